@@ -1,0 +1,313 @@
+//! The doors between the pure core, the loops, and the outside: one trait for each, one boxed future for each batch.
+//!
+//! An implementation is the real thing (`postrider-postgres`, `postrider-journal`, `postrider-delivery`) or a fake of the
+//! simulation; both pass the same port tests.
+
+use crate::error::Result;
+use crate::event::Event;
+use crate::frame::FrameBatch;
+use crate::outcome::Outcome;
+use crate::position::{Generation, Lsn, Position};
+use crate::snapshot::Snapshot;
+use crate::transaction::TransactionBatch;
+use crate::work::{OwnerId, StageName, WorkKey, WorkVersion};
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A future behind a pointer, so that ports stay object-safe.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+// ---- the log -------------------------------------------------------------------------------------------------
+
+/// Whose log this is; a journal belongs to exactly one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceIdentity {
+    /// `IDENTIFY_SYSTEM`: the cluster, made by initdb.
+    pub system_identifier: u64,
+    /// The timeline the server is on now.
+    pub timeline: u32,
+    pub database: String,
+    pub slot: String,
+}
+
+/// The primary's logical replication stream.
+pub trait LogSource: Send + Sync + fmt::Debug {
+    /// Asks the server who it is.
+    fn identify(&self) -> BoxFuture<'_, Result<SourceIdentity>>;
+
+    /// Opens the stream after `durable_end`, the end LSN up to which everything is in our journal; [`Lsn::ZERO`] where the
+    /// journal is empty, which starts at the slot's own position. Refuses a slot that somebody moved past
+    /// `durable_end` (`SlotForeign`). Does not retry: the caller decides by [`crate::error::ErrorKind::reaction`].
+    fn open(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>>;
+}
+
+/// One connection's stream, and the way to say how far we are.
+#[derive(Debug)]
+pub struct LogSession {
+    pub reader: Box<dyn LogReader>,
+    pub confirmer: Arc<dyn Confirmer>,
+}
+
+pub trait LogReader: Send + fmt::Debug {
+    /// Waits for at least one frame and returns all that have arrived, in order. Cancelling loses nothing.
+    /// The orderly end of the stream (server shutdown) and a lost connection are both `Disconnected`.
+    fn read(&mut self) -> BoxFuture<'_, Result<FrameBatch>>;
+}
+
+/// Feedback to the server. It goes on by itself, on its own task, while everything else is blocked.
+pub trait Confirmer: Send + Sync + fmt::Debug {
+    /// Everything below `lsn` may be forgotten by the server. Never blocks; lower values than before are ignored; the
+    /// value is sent within 100 ms, at once where `now` is set (the server waits for it before it can shut down).
+    fn confirm(&self, lsn: Lsn, now: bool);
+
+    /// Everything below `lsn` has been received; reported as the write position, and the cap for every confirm.
+    fn received(&self, lsn: Lsn);
+
+    /// Sends what is still unsaid, ends the stream in an orderly way, and returns when the server closed it or after
+    /// two seconds.
+    fn finish(&self) -> BoxFuture<'_, Result<()>>;
+}
+
+// ---- the journal ---------------------------------------------------------------------------------------------
+
+/// RELATION and TYPE messages in force at a place in the log, as a block of [`crate::transaction::push_message`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SchemaBlock(pub Vec<u8>);
+
+/// The one writer of the journal.
+pub trait JournalWriter: Send + fmt::Debug {
+    /// Appends all parts. Followers see a transaction once its last part is appended. Returns the end LSN of the last
+    /// complete transaction or mark in the journal. `schema` is what is in force after the batch, for the head of a new
+    /// segment. The call writes to the page cache and does not wait for the disk.
+    fn append(&mut self, batch: &TransactionBatch, schema: &SchemaBlock) -> Result<Lsn>;
+
+    /// Cuts the parts of a transaction whose last part never came, because the connection was lost within it.
+    fn discard_partial(&mut self) -> Result<()>;
+}
+
+/// The journal as its readers share it.
+pub trait Journal: Send + Sync + fmt::Debug {
+    fn generation(&self) -> Generation;
+
+    /// End LSN of the last complete transaction or mark that is appended; [`Lsn::ZERO`] where there is none.
+    fn appended(&self) -> Lsn;
+
+    /// End LSN of the last complete transaction or mark that a crash of the machine would leave.
+    fn durable(&self) -> Lsn;
+
+    /// Asks for an fsync if one is due, and returns the durable end once it is above `lsn`. One fsync serves all who wait.
+    fn durable_past(&self, lsn: Lsn) -> BoxFuture<'_, Result<Lsn>>;
+
+    /// A cursor at the first transaction that is not wholly at or before `after`. Live tail and history are the same call.
+    /// `JournalForeign` with the oldest position held, if what comes after `after` was already dropped by retention.
+    fn follow(&self, after: Position) -> Result<Box<dyn Follower>>;
+
+    /// Everything before `position` is no longer needed by any consumer that must not lose anything.
+    fn release(&self, position: Position) -> Result<()>;
+}
+
+pub trait Follower: Send + fmt::Debug {
+    /// Waits until there is more, then fills `batch` (cleared first) with parts in order, about
+    /// [`crate::transaction::PART_BYTES_MAX`] bytes at a time. Cancelling loses nothing.
+    fn next<'a>(&'a mut self, batch: &'a mut TransactionBatch) -> BoxFuture<'a, Result<()>>;
+
+    /// The RELATION and TYPE messages in force where the last batch begins, if they changed other than by the messages of
+    /// earlier batches: after `follow`, and at the head of each segment.
+    fn schema(&mut self) -> Option<SchemaBlock>;
+}
+
+/// How far each consumer is, on the local disk.
+pub trait PositionStore: Send + Sync + fmt::Debug {
+    /// The saved position, if there is one.
+    fn load(&self, consumer: &str) -> Result<Option<Position>>;
+
+    /// Saves all at once, durably. A position lost in a crash costs repeats, nothing else.
+    fn save<'a>(&'a self, positions: &'a [(Arc<str>, Position)]) -> BoxFuture<'a, Result<()>>;
+}
+
+// ---- the primary, on ordinary connections --------------------------------------------------------------------
+
+/// The few things the primary is asked while idle.
+pub trait Primary: Send + Sync + fmt::Debug {
+    /// Writes a heartbeat: a transactional logical message. Returns the LSN after which the stream must show it.
+    fn beat(&self) -> BoxFuture<'_, Result<Lsn>>;
+
+    /// Health of the slot, from `pg_replication_slots`.
+    fn slot(&self) -> BoxFuture<'_, Result<SlotHealth>>;
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotHealth {
+    pub active: bool,
+    pub confirmed: Lsn,
+    /// Bytes of log the server keeps because of this slot.
+    pub retained_bytes: u64,
+    /// Bytes that may still be written before the slot is in danger; `None`: no limit is set.
+    pub safe_bytes: Option<u64>,
+    /// `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: String,
+}
+
+/// The work table. Every writing statement is guarded by the fence; a missing reply means that the guard did not hold.
+pub trait WorkTable: Send + Sync + fmt::Debug {
+    /// Claims rows in one statement: key, stage, seen fence, state `PENDING` or `RETRY` (or, with `take_over`, `RUNNING`
+    /// with the lease run out by the server's clock, or with an owner in `dead`), attempts below the limit, due. A take-over of a row at its limit
+    /// makes it `UNKNOWN` instead. Rows locked by others are waited for one by one.
+    fn claim<'a>(
+        &'a self,
+        owner: OwnerId,
+        requests: &'a [ClaimRequest],
+        dead: &'a [OwnerId],
+    ) -> BoxFuture<'a, Result<Vec<ClaimReply>>>;
+
+    /// Writes outcomes in one statement, each guarded by key, stage, claimed fence, owner and `RUNNING`.
+    fn checkpoint<'a>(
+        &'a self,
+        owner: OwnerId,
+        checkpoints: &'a [Checkpoint],
+    ) -> BoxFuture<'a, Result<Vec<CheckpointReply>>>;
+
+    /// Reads rows by key, closed ones too, in a snapshot of their own.
+    fn read<'a>(&'a self, keys: &'a [WorkKey]) -> BoxFuture<'a, Result<Reading>>;
+
+    /// Starts to read all open rows in one snapshot.
+    fn open_rows(&self) -> BoxFuture<'_, Result<Box<dyn OpenRows>>>;
+
+    /// The executors that hold their advisory lock now. `None` where that says nothing: our own connection is new, and
+    /// the others may still be reconnecting after a restart of the server.
+    fn living_owners(&self) -> BoxFuture<'_, Result<Option<BTreeSet<OwnerId>>>>;
+}
+
+/// Rows and the snapshot they were read in.
+#[derive(Debug, Clone, Default)]
+pub struct Reading {
+    pub rows: Vec<WorkVersion>,
+    pub snapshot: Snapshot,
+}
+
+pub trait OpenRows: Send + fmt::Debug {
+    fn snapshot(&self) -> &Snapshot;
+
+    /// The next rows in key order; none at the end.
+    fn next_page(&mut self) -> BoxFuture<'_, Result<Vec<WorkVersion>>>;
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimRequest {
+    pub key: WorkKey,
+    pub stage: StageName,
+    pub seen_fence: i64,
+    pub attempt_limit: u32,
+    pub lease: Duration,
+    /// The row was seen `RUNNING` under another owner.
+    pub take_over: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimReply {
+    Claimed(Claim),
+    /// A take-over found the attempts used up: the row is `UNKNOWN` now, reason `AT_LIMIT`.
+    AtLimit {
+        key: WorkKey,
+        fence: i64,
+    },
+}
+
+/// A row that is ours until the lease ends, with what the request needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    pub key: WorkKey,
+    pub stage: StageName,
+    /// The fence this claim wrote.
+    pub fence: i64,
+    /// The attempt this claim counted, from 1.
+    pub attempt: u32,
+    pub deferrals: u32,
+    pub epoch: u32,
+    /// `name@version` of the workflow's definition, if the row has one.
+    pub definition: Option<String>,
+    /// The payload's text as the server renders it; `null` where the column is NULL.
+    pub payload: String,
+    /// The payload's hash differs from the one written at the first attempt of this stage and epoch.
+    pub payload_changed: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    pub key: WorkKey,
+    pub stage: StageName,
+    /// The fence the claim wrote.
+    pub fence: i64,
+    pub transition: Transition,
+}
+
+/// What a checkpoint writes. Times are spans after the server's `now()`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Transition {
+    /// Success: the next stage, `PENDING`, with a budget of its own.
+    Advance { next: StageName },
+    /// Success, and the next stage is claimed in the same statement: `RUNNING`, fence + 1, attempt 1, a new lease.
+    Chain { next: StageName, lease: Duration },
+    /// Success of the last stage: `DONE`, closed.
+    Finish,
+    /// `RETRY` after a while; the attempt stays used.
+    Retry { after: Duration, reason: String },
+    /// `RETRY` after a while; the attempt is given back, and `deferral_count` rises where `counted`.
+    Defer { after: Duration, reason: String, counted: bool },
+    /// `NON_RESUMABLE`: a person must look.
+    Park { reason: String },
+    /// `UNKNOWN`: nobody knows what the receiver did, and it may not be asked again blindly.
+    Unknown { reason: String },
+    /// The claim is given back unsent: `PENDING`, the attempt given back.
+    Release,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CheckpointReply {
+    Written { key: WorkKey },
+    Chained(Claim),
+}
+
+// ---- what leaves the building ---------------------------------------------------------------------------------
+
+/// One request to a stage's endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageCall {
+    pub stage: StageName,
+    /// Value of `Idempotency-Key` without its quotes.
+    pub idempotency_key: String,
+    pub attempt: u32,
+    pub fence: i64,
+    pub definition: Option<String>,
+    /// From the start of the request to the last byte of the answer.
+    pub timeout: Duration,
+    pub body: Bytes,
+}
+
+pub trait StageCaller: Send + Sync + fmt::Debug {
+    /// Sends the request once and reports what came of it. Never retries, never follows a redirect.
+    fn call(&self, call: StageCall) -> BoxFuture<'_, Outcome>;
+}
+
+/// A consumer of events.
+pub trait Sink: Send + fmt::Debug {
+    /// The position that the sink keeps with its data, if it does.
+    fn position(&mut self) -> BoxFuture<'_, Result<Option<Position>>>;
+
+    /// Writes events in order; those of one key in order, each settled before the next.
+    fn write<'a>(&'a mut self, events: &'a [Event]) -> BoxFuture<'a, Written>;
+}
+
+/// How far a write came.
+#[derive(Debug)]
+pub struct Written {
+    /// So many events from the front are settled: durable at the sink. Later ones may be too.
+    pub settled: usize,
+    /// Why the rest is not.
+    pub error: Option<crate::error::Error>,
+}
