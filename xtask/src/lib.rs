@@ -1,0 +1,15 @@
+//! What the repository's own commands are made of, and what its tests and benches borrow from them:
+//! private PostgreSQL clusters, processes that are stopped by their id, the rules of the tidy test.
+
+pub mod error;
+pub mod process;
+mod services;
+pub mod tidy;
+pub mod workspace;
+
+/// Real PostgreSQL servers: finding or fetching one, and private clusters of it.
+pub mod postgres {
+    pub use crate::services::postgres::cluster::{Builder, Cluster, Shutdown};
+    pub use crate::services::postgres::installation::{Installation, find};
+    pub use crate::services::postgres::standing::Standing;
+}

@@ -1,0 +1,3 @@
+//! The real servers that the tests, the benches and the demo run against.
+
+pub(crate) mod postgres;

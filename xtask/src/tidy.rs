@@ -1,0 +1,1 @@
+//! The rules of the house that no compiler holds.

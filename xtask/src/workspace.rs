@@ -1,0 +1,56 @@
+//! Where things are in the checkout, and cargo as the commands call it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::error::{Context, Error, Result};
+
+/// The folder of the workspace's `Cargo.toml`.
+pub fn root() -> PathBuf {
+    let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    root.pop();
+    root
+}
+
+/// `cargo` in the workspace's root, as the one that runs us if there is one.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root()).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command that talks to the user itself.
+///
+/// # Errors
+/// When it cannot be started or fails; what is wrong it has said on its own.
+pub fn run(command: &mut Command) -> Result<()> {
+    let line = line(command);
+    let status = command.status().context(|| format!("cannot run `{line}`"))?;
+    if status.success() { Ok(()) } else { Err(Error::new(format!("`{line}` failed ({status})"))) }
+}
+
+/// The command as one would type it.
+pub fn line(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let words = std::iter::once(program).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// The tracked and untracked files of the checkout that git does not ignore, relative to the root.
+///
+/// # Errors
+/// When this is no git checkout or git is missing.
+pub fn files() -> Result<Vec<PathBuf>> {
+    let mut git = Command::new("git");
+    git.current_dir(root()).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    let listed = crate::process::run(&mut git)?;
+    let mut files: Vec<_> = listed.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from).collect();
+    files.retain(|file| root().join(file).is_file());
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+/// How long a start or a stop may take before it counts as failed; generous, since two cores are shared by all.
+pub const PATIENCE: Duration = Duration::from_secs(60);
