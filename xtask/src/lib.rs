@@ -1,9 +1,16 @@
 //! What the repository's own commands are made of, and what its tests and benches borrow from them:
 //! private PostgreSQL clusters, processes that are stopped by their id, the rules of the tidy test.
 
+mod bench;
+mod check;
+pub mod cli;
+mod demo;
+mod docs;
 pub mod error;
 pub mod process;
 mod services;
+mod sim;
+mod test;
 pub mod tidy;
 pub mod workspace;
 

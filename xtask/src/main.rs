@@ -1,1 +1,7 @@
-fn main() {}
+//! `cargo x …`: the repository's own commands.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    xtask::cli::run()
+}

@@ -1,0 +1,43 @@
+//! `cargo x sim`: the simulation, for as many seeds as one likes.
+
+use std::process::Command;
+
+use clap::Args;
+
+use crate::error::Result;
+use crate::workspace;
+
+/// Run engine and executor on fake ports in virtual time, with faults from a seed.
+#[derive(Debug, Args)]
+pub(crate) struct Sim {
+    /// How many seeds.
+    #[arg(long, value_name = "N", conflicts_with = "seed")]
+    seeds: Option<u32>,
+    /// Only this seed.
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+}
+
+impl Sim {
+    /// The simulation of this many seeds.
+    pub(crate) fn seeds(count: u32) -> Self {
+        Self { seeds: Some(count), seed: None }
+    }
+
+    pub(crate) fn run(self) -> Result<()> {
+        workspace::run(&mut self.command())
+    }
+
+    /// The command that runs it.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = workspace::cargo();
+        command.args(["run", "--quiet", "--package", "postrider-tests", "--bin", "sim", "--"]);
+        if let Some(seeds) = self.seeds {
+            command.args(["--seeds", &seeds.to_string()]);
+        }
+        if let Some(seed) = self.seed {
+            command.args(["--seed", &seed.to_string()]);
+        }
+        command
+    }
+}
