@@ -1,1 +1,196 @@
-//! To come.
+//! What: says what one outcome of a stage call means for the row.
+//! Where: after *call*, before *checkpoint*.
+//! Takes and gives: stage policy, attempt, outcome, a random number; a [`Verdict`].
+//! Never: touches the row, waits, or decides by anything but its arguments.
+
+use crate::outcome::{Answer, Declared, Lost, Outcome};
+use crate::ports::Transition;
+use crate::stage::{Backoff, StagePolicy};
+use std::time::Duration;
+
+/// Tries of an answer that smells of a wrong URL or credential, where the stage allows more.
+const SUSPECT_ATTEMPTS_MAX: u32 = 3;
+
+/// Pause after `in-progress`: the same key is running, so it will soon be known.
+const IN_PROGRESS_BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), max: Duration::from_secs(10) };
+
+/// Where a row stands in its budgets when a call ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// Which attempt this was, from 1.
+    pub number: u32,
+    /// Deferrals before it.
+    pub deferrals: u32,
+    /// Calls to this stage in a row, over all rows, that were not sent; they use no attempt, so the row cannot count them.
+    pub not_sent_in_a_row: u32,
+    /// Decides the jitter.
+    pub random: u64,
+}
+
+/// What to do with the row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The stage is done: go on to the next one.
+    Done,
+    /// Try again after a while; the attempt was used.
+    Retry { after: Duration, reason: String },
+    /// Try again after a while; the attempt is given back. `counted`: it uses the deferral budget.
+    Defer { after: Duration, reason: String, counted: bool },
+    /// Nobody can go on but a person.
+    Park { reason: String },
+    /// Nobody knows what the receiver did, and it may not be asked again blindly.
+    Unknown { reason: String },
+    /// The receiver says that our fence is old: somebody else has the row. Nothing is written.
+    Stale,
+}
+
+impl Verdict {
+    /// The word in metrics.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Verdict::Done => "done",
+            Verdict::Retry { .. } => "retry",
+            Verdict::Defer { .. } => "defer",
+            Verdict::Park { .. } => "park",
+            Verdict::Unknown { .. } => "unknown",
+            Verdict::Stale => "stale",
+        }
+    }
+
+    /// What the checkpoint writes where the row does not go on to another stage: every verdict but `Done` and `Stale`.
+    pub fn into_transition(self) -> Option<Transition> {
+        match self {
+            Verdict::Done | Verdict::Stale => None,
+            Verdict::Retry { after, reason } => Some(Transition::Retry { after, reason }),
+            Verdict::Defer { after, reason, counted } => Some(Transition::Defer { after, reason, counted }),
+            Verdict::Park { reason } => Some(Transition::Park { reason }),
+            Verdict::Unknown { reason } => Some(Transition::Unknown { reason }),
+        }
+    }
+}
+
+/// The judgement.
+///
+/// A declared outcome is the receiver's own word and decides. Without it the status may be a proxy's: then 5xx means that
+/// nobody knows, and what smells of a wrong URL or credential is tried slowly and seldom.
+pub fn judge(policy: &StagePolicy, attempt: Attempt, outcome: &Outcome) -> Verdict {
+    match outcome {
+        Outcome::NotSent(why) => Verdict::Defer {
+            after: jittered(policy.backoff, attempt.not_sent_in_a_row.max(1), attempt.random),
+            reason: why.as_str().to_owned(),
+            counted: false,
+        },
+        Outcome::Lost(lost) => unknown(policy, attempt, None, lost_reason(*lost)),
+        Outcome::Answered(answer) => match answer.declared {
+            Some(declared) => declared_outcome(policy, attempt, answer, declared),
+            None => bare_status(policy, attempt, answer),
+        },
+    }
+}
+
+/// Full jitter: a random share of `first · 2^(n−1)`, at most `max`; `n` counts from 1.
+pub fn jittered(backoff: Backoff, n: u32, random: u64) -> Duration {
+    let factor = 1u32.checked_shl(n.saturating_sub(1)).unwrap_or(u32::MAX);
+    let ceiling = backoff.first.saturating_mul(factor).min(backoff.max);
+    share(ceiling, random)
+}
+
+fn declared_outcome(policy: &StagePolicy, attempt: Attempt, answer: &Answer, declared: Declared) -> Verdict {
+    match declared {
+        Declared::Done | Declared::AlreadyDone => Verdict::Done,
+        Declared::Accepted => Verdict::Park { reason: accepted_reason(answer.status) },
+        Declared::InProgress => in_progress(policy, attempt, answer),
+        Declared::Retry => not_processed(policy, attempt, answer),
+        Declared::Permanent => Verdict::Park { reason: status_reason("PERMANENT", answer.status) },
+        Declared::Stale => Verdict::Stale,
+        Declared::Unknown => Verdict::Unknown { reason: status_reason("UNKNOWN: the receiver says so", answer.status) },
+    }
+}
+
+fn bare_status(policy: &StagePolicy, attempt: Attempt, answer: &Answer) -> Verdict {
+    let status = answer.status;
+    match status {
+        200 | 201 | 204 => Verdict::Done,
+        202 => Verdict::Park { reason: accepted_reason(status) },
+        300..=399 => {
+            Verdict::Park { reason: status_reason("REDIRECTED: never followed, correct the stage's URL", status) }
+        }
+        409 => in_progress(policy, attempt, answer),
+        408 | 425 | 429 => not_processed(policy, attempt, answer),
+        413 | 414 | 431 => Verdict::Park { reason: status_reason("TOO_LARGE", status) },
+        401 | 403 | 404 | 405 | 415 | 501 => suspect(policy, attempt, status),
+        400..=499 => Verdict::Park { reason: status_reason("PERMANENT", status) },
+        500..=599 => unknown(policy, attempt, answer.retry_after, status_reason("UNKNOWN", status)),
+        _ => suspect(policy, attempt, status),
+    }
+}
+
+/// An unknown outcome of a stage that makes repeats harmless is asked again under the same key; the last one stays unknown.
+fn unknown(policy: &StagePolicy, attempt: Attempt, retry_after: Option<Duration>, reason: String) -> Verdict {
+    if attempt.number >= policy.attempt_limit {
+        return Verdict::Unknown { reason: format!("AT_LIMIT: {reason}") };
+    }
+    Verdict::Retry { after: pause(policy.backoff, attempt.number, retry_after, attempt.random), reason }
+}
+
+fn in_progress(policy: &StagePolicy, attempt: Attempt, answer: &Answer) -> Verdict {
+    let after = pause(IN_PROGRESS_BACKOFF, attempt.deferrals.saturating_add(1), answer.retry_after, attempt.random);
+    defer(policy, attempt, after, status_reason("IN_PROGRESS", answer.status))
+}
+
+/// The receiver did not do the work. With `Retry-After` on 429 or 503 it asks for time, which costs no attempt.
+fn not_processed(policy: &StagePolicy, attempt: Attempt, answer: &Answer) -> Verdict {
+    let reason = status_reason("NOT_PROCESSED", answer.status);
+    let after = pause(policy.backoff, attempt.number, answer.retry_after, attempt.random);
+    if answer.retry_after.is_some() && matches!(answer.status, 429 | 503) {
+        return defer(policy, attempt, after, reason);
+    }
+    if attempt.number >= policy.attempt_limit {
+        return Verdict::Park { reason: format!("ATTEMPTS_USED_UP: {reason}") };
+    }
+    Verdict::Retry { after, reason }
+}
+
+fn defer(policy: &StagePolicy, attempt: Attempt, after: Duration, reason: String) -> Verdict {
+    if attempt.deferrals >= policy.deferral_limit {
+        return Verdict::Park { reason: format!("DEFERRALS_USED_UP: {reason}") };
+    }
+    Verdict::Defer { after, reason, counted: true }
+}
+
+fn suspect(policy: &StagePolicy, attempt: Attempt, status: u16) -> Verdict {
+    let reason = status_reason("SUSPECT_CONFIGURATION", status);
+    if attempt.number >= policy.attempt_limit.min(SUSPECT_ATTEMPTS_MAX) {
+        return Verdict::Park { reason };
+    }
+    Verdict::Retry { after: policy.backoff.max, reason }
+}
+
+/// The receiver's own wish, moved only upwards and by at most a fifth, so that a herd spreads; else the back-off.
+fn pause(backoff: Backoff, n: u32, retry_after: Option<Duration>, random: u64) -> Duration {
+    match retry_after {
+        Some(wish) => wish.saturating_add(share(wish / 5, random)),
+        None => jittered(backoff, n, random),
+    }
+}
+
+/// `random / 2^64` of a span, to the microsecond.
+fn share(span: Duration, random: u64) -> Duration {
+    let micros = span.as_micros().saturating_mul(u128::from(random)) >> 64;
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+fn status_reason(word: &str, status: u16) -> String {
+    format!("{word} (HTTP {status})")
+}
+
+fn accepted_reason(status: u16) -> String {
+    status_reason("ACCEPTED: the stage is not declared asynchronous", status)
+}
+
+fn lost_reason(lost: Lost) -> String {
+    lost.as_str().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

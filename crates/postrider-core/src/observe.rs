@@ -1,1 +1,206 @@
-//! To come.
+//! What: says what one version of a work row means for an executor.
+//! Where: after *decode* and *route*, before *claim*; also for rows that were read, not streamed.
+//! Takes and gives: a row version, what is known of the row, the server's time; an [`Observation`].
+//! Never: claims, waits, or trusts that the version is the newest.
+
+use crate::stage::StageGraph;
+use crate::time::Timestamp;
+use crate::work::{OwnerId, StageState, WorkVersion};
+
+/// Orders the versions of one row: by fence, and a claim before its outcome, which share one.
+///
+/// Nobody but the claim's holder may leave the fence as it is, and the holder writes one outcome, so a version that is not
+/// `RUNNING` is later than the `RUNNING` one of the same fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    fence: i64,
+    settled: bool,
+}
+
+impl Rank {
+    pub fn of(version: &WorkVersion) -> Rank {
+        Rank { fence: version.fence, settled: version.state != StageState::Running }
+    }
+
+    /// The rank of the claim that wrote `fence`.
+    pub fn claimed(fence: i64) -> Rank {
+        Rank { fence, settled: false }
+    }
+
+    /// The rank of the outcome of the claim that wrote `fence`.
+    pub fn settled(fence: i64) -> Rank {
+        Rank { fence, settled: true }
+    }
+
+    pub fn fence(self) -> i64 {
+        self.fence
+    }
+}
+
+/// What to do about a row version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observation {
+    /// It waits for somebody to start its stage.
+    ClaimNow,
+    /// It will be due at this time of the server's clock.
+    ClaimAt(Timestamp),
+    /// Another executor runs it, and may until this time; before that only if that executor is dead.
+    TakeOverAt(Timestamp, Option<OwnerId>),
+    /// It is claimed in our name and we are not working on it: a reply was lost, and nothing was sent.
+    Orphan,
+    /// Nothing for an executor to do in this state: closed, parked, unknown, waiting.
+    Rest,
+    /// The row is in a stage that the definition does not have.
+    StageMissing,
+    /// The row waits, but its attempts are used up: the limit was lowered, or the row was written so.
+    AttemptsUsedUp,
+    /// Not newer than what is known.
+    Ignore,
+}
+
+/// The observation. `known` is the rank of the newest version known of this row, if any is; `me` the executor that asks.
+pub fn observe(
+    graph: &StageGraph,
+    me: OwnerId,
+    known: Option<Rank>,
+    version: &WorkVersion,
+    now: Timestamp,
+) -> Observation {
+    if known.is_some_and(|known| known >= Rank::of(version)) {
+        return Observation::Ignore;
+    }
+    if version.closed {
+        return Observation::Rest;
+    }
+    match version.state {
+        StageState::Pending | StageState::Retry => waiting(graph, version, now),
+        StageState::Running if version.lease_owner == Some(me) => Observation::Orphan,
+        StageState::Running => running_elsewhere(graph, version, now),
+        StageState::Waiting
+        | StageState::Unknown
+        | StageState::Compensating
+        | StageState::NonResumable
+        | StageState::Done
+        | StageState::Cancelled
+        | StageState::Compensated
+        | StageState::CompensationStuck => Observation::Rest,
+    }
+}
+
+fn waiting(graph: &StageGraph, version: &WorkVersion, now: Timestamp) -> Observation {
+    let Some(policy) = graph.stage(&version.stage) else { return Observation::StageMissing };
+    if version.attempt_count >= policy.attempt_limit {
+        return Observation::AttemptsUsedUp;
+    }
+    match version.next_attempt_at {
+        Some(at) if at > now => Observation::ClaimAt(at),
+        _ => Observation::ClaimNow,
+    }
+}
+
+fn running_elsewhere(graph: &StageGraph, version: &WorkVersion, now: Timestamp) -> Observation {
+    if graph.stage(&version.stage).is_none() {
+        return Observation::StageMissing;
+    }
+    // A claim without a lease was not written by this protocol: nothing says that it still holds.
+    Observation::TakeOverAt(version.lease_until.unwrap_or(now), version.lease_owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::{Backoff, StageClass, StagePolicy};
+    use crate::work::{StageName, WorkKey};
+    use std::time::Duration;
+
+    const ME: OwnerId = OwnerId(1);
+    const OTHER: OwnerId = OwnerId(2);
+    const NOW: Timestamp = Timestamp(1_000);
+
+    fn graph() -> StageGraph {
+        StageGraph::new(vec![StagePolicy {
+            name: StageName::new("PRICING"),
+            class: StageClass::Keyed,
+            next: None,
+            attempt_limit: 5,
+            deferral_limit: 10,
+            timeout: Duration::from_secs(30),
+            lease: Duration::from_secs(60),
+            backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) },
+            concurrency: 1,
+        }])
+        .expect("one stage")
+    }
+
+    fn version(state: StageState, fence: i64) -> WorkVersion {
+        WorkVersion {
+            key: WorkKey::new(["g", "q"]),
+            stage: StageName::new("PRICING"),
+            state,
+            attempt_count: 0,
+            deferral_count: 0,
+            fence,
+            epoch: 0,
+            next_attempt_at: None,
+            lease_until: None,
+            lease_owner: None,
+            closed: false,
+        }
+    }
+
+    fn seen(known: Option<Rank>, version: &WorkVersion) -> Observation {
+        observe(&graph(), ME, known, version, NOW)
+    }
+
+    #[test]
+    fn a_waiting_row_is_claimed_when_it_is_due() {
+        let mut row = version(StageState::Pending, 0);
+        assert_eq!(seen(None, &row), Observation::ClaimNow);
+        row.next_attempt_at = Some(NOW);
+        assert_eq!(seen(None, &row), Observation::ClaimNow);
+        row.next_attempt_at = Some(Timestamp(1_001));
+        assert_eq!(seen(None, &row), Observation::ClaimAt(Timestamp(1_001)));
+    }
+
+    #[test]
+    fn a_claim_and_its_outcome_share_a_fence_and_the_outcome_is_later() {
+        let running = version(StageState::Running, 4);
+        let retry = version(StageState::Retry, 4);
+        assert_eq!(seen(Some(Rank::of(&running)), &retry), Observation::ClaimNow);
+        assert_eq!(seen(Some(Rank::of(&retry)), &running), Observation::Ignore);
+        assert_eq!(seen(Some(Rank::of(&retry)), &retry), Observation::Ignore);
+        assert_eq!(seen(Some(Rank::settled(5)), &retry), Observation::Ignore);
+    }
+
+    #[test]
+    fn a_running_row_is_anothers_until_its_lease_ends_and_an_orphan_if_it_is_ours() {
+        let mut row = version(StageState::Running, 1);
+        row.lease_owner = Some(OTHER);
+        row.lease_until = Some(Timestamp(9_000));
+        assert_eq!(seen(None, &row), Observation::TakeOverAt(Timestamp(9_000), Some(OTHER)));
+        row.lease_until = None;
+        assert_eq!(seen(None, &row), Observation::TakeOverAt(NOW, Some(OTHER)));
+        row.lease_owner = Some(ME);
+        assert_eq!(seen(None, &row), Observation::Orphan);
+    }
+
+    #[test]
+    fn a_row_that_nobody_can_start_is_told_apart_from_one_at_rest() {
+        let mut row = version(StageState::Retry, 1);
+        row.attempt_count = 5;
+        assert_eq!(seen(None, &row), Observation::AttemptsUsedUp);
+        row.stage = StageName::new("GONE");
+        assert_eq!(seen(None, &row), Observation::StageMissing);
+        row.closed = true;
+        assert_eq!(seen(None, &row), Observation::Rest);
+    }
+
+    #[test]
+    fn every_state_but_three_is_at_rest() {
+        let active = [StageState::Pending, StageState::Running, StageState::Retry];
+        for state in StageState::ALL {
+            let rests = seen(None, &version(state, 1)) == Observation::Rest;
+            assert_eq!(rests, !active.contains(&state), "{state:?}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+use super::*;
+use crate::outcome::NotSent;
+use crate::stage::StageClass;
+use crate::work::StageName;
+use expect_test::{Expect, expect};
+
+fn policy() -> StagePolicy {
+    StagePolicy {
+        name: StageName::new("PRICING"),
+        class: StageClass::Keyed,
+        next: None,
+        attempt_limit: 5,
+        deferral_limit: 10,
+        timeout: Duration::from_secs(30),
+        lease: Duration::from_secs(60),
+        backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) },
+        concurrency: 1,
+    }
+}
+
+fn attempt(number: u32) -> Attempt {
+    Attempt { number, deferrals: 0, not_sent_in_a_row: 0, random: u64::MAX / 2 }
+}
+
+fn answered(status: u16, declared: Option<&str>, retry_after: Option<u64>) -> Outcome {
+    Outcome::Answered(Answer {
+        status,
+        declared: declared.map(|word| Declared::parse(word).expect("a declared outcome")),
+        replayed: false,
+        retry_after: retry_after.map(Duration::from_secs),
+    })
+}
+
+fn show(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Done | Verdict::Stale => verdict.as_str().to_owned(),
+        Verdict::Retry { after, reason } => format!("retry in {after:?}: {reason}"),
+        Verdict::Defer { after, reason, counted } => format!("defer {after:?} counted={counted}: {reason}"),
+        Verdict::Park { reason } => format!("park: {reason}"),
+        Verdict::Unknown { reason } => format!("unknown: {reason}"),
+    }
+}
+
+fn check(cases: &[(u16, Option<&str>, Option<u64>)], number: u32, expected: &Expect) {
+    let lines: Vec<String> = cases
+        .iter()
+        .map(|&(status, declared, retry_after)| {
+            let verdict = judge(&policy(), attempt(number), &answered(status, declared, retry_after));
+            format!("{status} {} → {}\n", declared.unwrap_or("-"), show(&verdict))
+        })
+        .collect();
+    expected.assert_eq(&lines.concat());
+}
+
+#[test]
+fn the_receivers_word_decides() {
+    check(
+        &[
+            (200, Some("done"), None),
+            (409, Some("already-done"), None),
+            (202, Some("accepted"), None),
+            (409, Some("in-progress"), None),
+            (503, Some("retry"), None),
+            (503, Some("retry"), Some(60)),
+            (422, Some("permanent"), None),
+            (404, Some("permanent"), None),
+            (412, Some("stale"), None),
+            (200, Some("unknown"), None),
+        ],
+        1,
+        &expect![[r#"
+            200 done → done
+            409 already-done → done
+            202 accepted → park: ACCEPTED: the stage is not declared asynchronous (HTTP 202)
+            409 in-progress → defer 99.999ms counted=true: IN_PROGRESS (HTTP 409)
+            503 retry → retry in 499.999ms: NOT_PROCESSED (HTTP 503)
+            503 retry → defer 65.999999s counted=true: NOT_PROCESSED (HTTP 503)
+            422 permanent → park: PERMANENT (HTTP 422)
+            404 permanent → park: PERMANENT (HTTP 404)
+            412 stale → stale
+            200 unknown → unknown: UNKNOWN: the receiver says so (HTTP 200)
+        "#]],
+    );
+}
+
+#[test]
+fn a_bare_status_may_be_a_proxys() {
+    check(
+        &[
+            (200, None, None),
+            (201, None, None),
+            (204, None, None),
+            (202, None, None),
+            (307, None, None),
+            (400, None, None),
+            (404, None, None),
+            (409, None, None),
+            (410, None, None),
+            (412, None, None),
+            (413, None, None),
+            (422, None, None),
+            (429, None, Some(60)),
+            (429, None, None),
+            (500, None, None),
+            (502, None, None),
+            (503, None, None),
+            (599, None, None),
+            (101, None, None),
+            (999, None, None),
+        ],
+        2,
+        &expect![[r#"
+            200 - → done
+            201 - → done
+            204 - → done
+            202 - → park: ACCEPTED: the stage is not declared asynchronous (HTTP 202)
+            307 - → park: REDIRECTED: never followed, correct the stage's URL (HTTP 307)
+            400 - → park: PERMANENT (HTTP 400)
+            404 - → retry in 60s: SUSPECT_CONFIGURATION (HTTP 404)
+            409 - → defer 99.999ms counted=true: IN_PROGRESS (HTTP 409)
+            410 - → park: PERMANENT (HTTP 410)
+            412 - → park: PERMANENT (HTTP 412)
+            413 - → park: TOO_LARGE (HTTP 413)
+            422 - → park: PERMANENT (HTTP 422)
+            429 - → defer 65.999999s counted=true: NOT_PROCESSED (HTTP 429)
+            429 - → retry in 999.999ms: NOT_PROCESSED (HTTP 429)
+            500 - → retry in 999.999ms: UNKNOWN (HTTP 500)
+            502 - → retry in 999.999ms: UNKNOWN (HTTP 502)
+            503 - → retry in 999.999ms: UNKNOWN (HTTP 503)
+            599 - → retry in 999.999ms: UNKNOWN (HTTP 599)
+            101 - → retry in 60s: SUSPECT_CONFIGURATION (HTTP 101)
+            999 - → retry in 60s: SUSPECT_CONFIGURATION (HTTP 999)
+        "#]],
+    );
+}
+
+#[test]
+fn the_last_attempt_parks_what_is_known_and_keeps_what_is_not_as_unknown() {
+    check(
+        &[(500, None, None), (503, Some("retry"), None), (404, None, None), (429, None, Some(1))],
+        5,
+        &expect![[r#"
+            500 - → unknown: AT_LIMIT: UNKNOWN (HTTP 500)
+            503 retry → park: ATTEMPTS_USED_UP: NOT_PROCESSED (HTTP 503)
+            404 - → park: SUSPECT_CONFIGURATION (HTTP 404)
+            429 - → defer 1.099999s counted=true: NOT_PROCESSED (HTTP 429)
+        "#]],
+    );
+}
+
+#[test]
+fn what_was_not_sent_never_uses_an_attempt_even_at_the_limit() {
+    let at = Attempt { not_sent_in_a_row: 3, ..attempt(5) };
+    let verdict = judge(&policy(), at, &Outcome::NotSent(NotSent::Refused));
+    expect!["defer 1.999999s counted=false: NOT_SENT: connection refused"].assert_eq(&show(&verdict));
+}
+
+#[test]
+fn deferrals_have_a_budget_of_their_own() {
+    let at = Attempt { deferrals: 10, ..attempt(1) };
+    let verdict = judge(&policy(), at, &answered(429, None, Some(1)));
+    expect!["park: DEFERRALS_USED_UP: NOT_PROCESSED (HTTP 429)"].assert_eq(&show(&verdict));
+}
+
+#[test]
+fn retry_after_is_jittered_only_upwards_and_at_most_by_a_fifth() {
+    for random in [0, 1, u64::MAX / 3, u64::MAX] {
+        let at = Attempt { random, ..attempt(1) };
+        let Verdict::Defer { after, .. } = judge(&policy(), at, &answered(429, None, Some(60))) else {
+            unreachable!("429 with Retry-After is a deferral")
+        };
+        assert!((Duration::from_secs(60)..=Duration::from_secs(72)).contains(&after), "{after:?}");
+    }
+}
+
+#[test]
+fn back_off_doubles_to_its_ceiling_and_never_overflows() {
+    let backoff = policy().backoff;
+    let ceilings: Vec<u64> = [1, 2, 3, 6, 7, 32, 33, 64, u32::MAX]
+        .iter()
+        .map(|n| jittered(backoff, *n, u64::MAX).as_secs_f64().round() as u64)
+        .collect();
+    assert_eq!(ceilings, [1, 2, 4, 32, 60, 60, 60, 60, 60]);
+    assert_eq!(jittered(backoff, 9, 0), Duration::ZERO);
+}
