@@ -102,8 +102,11 @@ pub(crate) fn map_client_error(phase: Phase, error: tokio_postgres::Error) -> Er
         return tls_failure(error);
     }
     if error.is_closed() || find_io(&error) || text.starts_with("timeout") || phase == Phase::Connect {
-        let message =
-            if phase == Phase::Connect { "cannot connect to the server" } else { "the connection to the server is lost" };
+        let message = if phase == Phase::Connect {
+            "cannot connect to the server"
+        } else {
+            "the connection to the server is lost"
+        };
         return Error::new(ErrorKind::Disconnected, message).with_source(error);
     }
     Error::new(ErrorKind::Protocol, "cannot read the server's answer").with_source(error)
@@ -160,6 +163,11 @@ fn judge(phase: Phase, refusal: &ServerMessage) -> (ErrorKind, &'static str, Opt
             "the database does not exist",
             Some("Name an existing database in the address: psql -l lists them."),
         ),
+        ("42501", _) if phase == Phase::Connect && refusal.message.contains("database") => (
+            ErrorKind::Privilege,
+            "the role may not connect to the database",
+            Some("As the database's owner: GRANT CONNECT ON DATABASE … TO …;"),
+        ),
         ("42501", _) if phase == Phase::Connect => (
             ErrorKind::Privilege,
             "the role may not use replication",
@@ -193,21 +201,18 @@ fn judge(phase: Phase, refusal: &ServerMessage) -> (ErrorKind, &'static str, Opt
 }
 
 /// What means something else, or nothing, outside replication.
-fn judge_replication(
-    phase: Phase,
-    refusal: &ServerMessage,
-) -> Option<(ErrorKind, &'static str, Option<&'static str>)> {
+fn judge_replication(phase: Phase, refusal: &ServerMessage) -> Option<(ErrorKind, &'static str, Option<&'static str>)> {
     let verdict = match (phase, refusal.sqlstate.as_str()) {
         (Phase::CreateSlot | Phase::DropSlot | Phase::StartReplication, "55006") => (
             ErrorKind::SlotInUse,
             "another session reads from the replication slot",
-            Some("Stop the other reader, or end its session: SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '…';"),
+            Some(
+                "Stop the other reader, or end its session: SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '…';",
+            ),
         ),
-        (Phase::DropSlot | Phase::StartReplication, "42704") => (
-            ErrorKind::SlotMissing,
-            "the replication slot does not exist",
-            Some("`postrider setup` creates it."),
-        ),
+        (Phase::DropSlot | Phase::StartReplication, "42704") => {
+            (ErrorKind::SlotMissing, "the replication slot does not exist", Some("`postrider setup` creates it."))
+        }
         (Phase::Stream, "42704") => skipped_publication(),
         (Phase::Stream, "55000") if refusal.message.contains("publication") => skipped_publication(),
         (Phase::CreateSlot | Phase::StartReplication, "55000") if refusal.message.contains("wal_level") => (
@@ -218,12 +223,16 @@ fn judge_replication(
         (Phase::StartReplication | Phase::Stream, "55000") => (
             ErrorKind::SlotLost,
             "the replication slot cannot be read from",
-            Some("SELECT * FROM pg_replication_slots; shows why. A lost slot must be dropped and created again, with a new copy of the tables."),
+            Some(
+                "SELECT * FROM pg_replication_slots; shows why. A lost slot must be dropped and created again, with a new copy of the tables.",
+            ),
         ),
         (Phase::CreateSlot, "42710") => (
             ErrorKind::SlotForeign,
             "a replication slot of this name exists already",
-            Some("Choose another slot name, or drop the slot if nobody needs it: SELECT pg_drop_replication_slot('…');"),
+            Some(
+                "Choose another slot name, or drop the slot if nobody needs it: SELECT pg_drop_replication_slot('…');",
+            ),
         ),
         (Phase::CreateSlot, "53400") => (
             ErrorKind::Configuration,
@@ -250,7 +259,9 @@ fn skipped_publication() -> (ErrorKind, &'static str, Option<&'static str>) {
     (
         ErrorKind::PublicationMissing,
         "the publication did not exist when the slot's position was written",
-        Some("A publication made later than the slot does not help. If what was written between may be left out, drop the slot and run `postrider setup`, which makes the publication first."),
+        Some(
+            "A publication made later than the slot does not help. If what was written between may be left out, drop the slot and run `postrider setup`, which makes the publication first.",
+        ),
     )
 }
 
