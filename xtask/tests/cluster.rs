@@ -1,5 +1,7 @@
 //! The private clusters, on the PostgreSQL of this machine.
 
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
 use std::net::TcpListener;
 use std::time::Duration;
 
