@@ -5,9 +5,11 @@
 
 use crate::change::Change;
 use crate::error::{Error, ErrorKind};
-use crate::pgoutput::{OldTuple, Tuple};
-use crate::relation::Relation;
+use crate::pgoutput::{LogicalMessage, OldTuple, Tuple, TupleValue};
 use crate::position::Lsn;
+use crate::relation::{OidMap, Relation};
+use std::collections::hash_map::Entry;
+use std::fmt;
 use std::sync::Arc;
 
 /// Which tables and messages are ours.
@@ -71,16 +73,34 @@ pub struct WorkMapping {
 
 /// Finds the route of each change.
 #[derive(Debug)]
-pub struct Router {}
+pub struct Router {
+    routing: Routing,
+    prefixes: Vec<Arc<str>>,
+    tables: OidMap<Known>,
+}
+
+/// A table as it was when it was first seen, and what it is to us. It is looked up again once the log describes it anew.
+#[derive(Debug)]
+struct Known {
+    relation: Arc<Relation>,
+    role: Role,
+}
+
+#[derive(Debug)]
+enum Role {
+    Unrelated,
+    Outbox(OutboxPlan),
+    Work(WorkPlan),
+}
 
 /// What a change is to us.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route<'a> {
-    /// An event: `shape::outbox_event`.
+    /// An event: [`crate::shape::outbox_event`].
     Outbox(OutboxRow<'a>),
-    /// An event: `shape::message_event`.
+    /// An event: [`crate::shape::message_event`].
     OutboxMessage(OutboxMessage<'a>),
-    /// A version of a work row, or its end: `shape::work_change`.
+    /// A version of a work row, or its end: [`crate::shape::work_change`].
     Work(WorkRow<'a>),
     /// Nothing; the reason is for a counter.
     Ignore(Ignored),
@@ -88,32 +108,32 @@ pub enum Route<'a> {
     Alarm(Alarm),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A row inserted into an outbox table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutboxRow<'a> {
     pub(crate) plan: &'a OutboxPlan,
     pub(crate) new: Tuple<'a>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutboxPlan {}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkPlan {}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A logical message with a prefix of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutboxMessage<'a> {
     pub(crate) source: &'a Arc<str>,
     pub(crate) lsn: Lsn,
     pub(crate) content: &'a [u8],
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum WorkRow<'a> {
-    Version { plan: &'a WorkPlan, old: Option<OldTuple<'a>>, new: Tuple<'a> },
-    Gone { plan: &'a WorkPlan, old: OldTuple<'a> },
+/// A change of the work table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkRow<'a> {
+    pub(crate) plan: &'a WorkPlan,
+    pub(crate) old: Option<OldTuple<'a>>,
+    /// `None`: the row was deleted.
+    pub(crate) new: Option<Tuple<'a>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why a change is nothing to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ignored {
     /// A table that no part of the configuration names.
     UnrelatedTable,
@@ -125,14 +145,16 @@ pub enum Ignored {
     PublishedMark,
 }
 
+/// What somebody did to a table of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Alarm {
     /// An outbox row was changed in more than its `published_at`: what was delivered stays delivered.
     OutboxUpdated { table: Arc<str> },
-    /// Tables of ours were truncated.
+    /// Tables of ours were truncated. What the outbox held was delivered from its inserts; the work rows are gone.
     Truncated { tables: Vec<(TableRole, Arc<str>)> },
 }
 
+/// What a table is to us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableRole {
     Outbox,
@@ -147,12 +169,304 @@ pub struct RouteError {
     pub column: String,
 }
 
-impl Router {
-    pub fn new(routing: Routing) -> Router { todo!() }
-    /// What `change` is to us.
-    pub fn route<'a>(&'a mut self, change: &Change<'a>) -> Result<Route<'a>, RouteError> { todo!() }
+/// Where the parts of an event stand in a row of one outbox table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxPlan {
+    /// `schema.table`
+    pub(crate) table: Arc<str>,
+    pub(crate) picks: Picks,
+    pub(crate) payload_type: u32,
+    published_at: Option<usize>,
 }
 
-impl From<RouteError> for Error {
-    fn from(error: RouteError) -> Error { Error::new(ErrorKind::Table, "x") }
+/// Where the parts of a work row's version stand in a row of the work table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkPlan {
+    /// `schema.table`
+    pub(crate) table: Arc<str>,
+    pub(crate) picks: Picks,
+    /// Indexes of the key's columns, and their names.
+    pub(crate) key: Vec<(usize, String)>,
 }
+
+/// Which columns of a tuple are wanted, found by name once for each table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Picks {
+    /// For each column of the table the slot that wants it, or [`NO_SLOT`].
+    slots: Box<[usize]>,
+    /// For each slot the column's name, for errors.
+    names: Vec<Option<String>>,
+}
+
+const NO_SLOT: usize = usize::MAX;
+
+/// Slots of [`OutboxPlan::picks`], in the order of the names in [`OutboxPlan::new`].
+pub(crate) mod outbox_slot {
+    pub(crate) const ID: usize = 0;
+    pub(crate) const KEY: usize = 1;
+    pub(crate) const EVENT_TYPE: usize = 2;
+    pub(crate) const PAYLOAD: usize = 3;
+    pub(crate) const HEADERS: usize = 4;
+    pub(crate) const TOPIC: usize = 5;
+    pub(crate) const COUNT: usize = 6;
+}
+
+/// Slots of [`WorkPlan::picks`], in the order of the names in [`WorkPlan::new`].
+pub(crate) mod work_slot {
+    pub(crate) const STAGE: usize = 0;
+    pub(crate) const STAGE_STATE: usize = 1;
+    pub(crate) const ATTEMPT_COUNT: usize = 2;
+    pub(crate) const DEFERRAL_COUNT: usize = 3;
+    pub(crate) const FENCE: usize = 4;
+    pub(crate) const EPOCH: usize = 5;
+    pub(crate) const NEXT_ATTEMPT_AT: usize = 6;
+    pub(crate) const LEASE_UNTIL: usize = 7;
+    pub(crate) const LEASE_OWNER: usize = 8;
+    pub(crate) const CLOSED_AT: usize = 9;
+    pub(crate) const COUNT: usize = 10;
+}
+
+impl Default for OutboxColumns {
+    /// The names in `sql/source/0002_create_outbox_event.sql`.
+    fn default() -> OutboxColumns {
+        OutboxColumns {
+            id: "id".into(),
+            key: Some("aggregate_key".into()),
+            event_type: Some("event_type".into()),
+            payload: "payload".into(),
+            headers: Some("headers".into()),
+            topic: Some("topic".into()),
+            created_at: Some("created_at".into()),
+            published_at: Some("published_at".into()),
+        }
+    }
+}
+
+impl Default for OutboxTable {
+    fn default() -> OutboxTable {
+        OutboxTable { schema: "public".into(), table: "outbox_event".into(), columns: OutboxColumns::default() }
+    }
+}
+
+impl Default for WorkMapping {
+    /// The names in `sql/source/0001_create_pending_work.sql`.
+    fn default() -> WorkMapping {
+        WorkMapping {
+            schema: "public".into(),
+            table: "pending_work".into(),
+            key: vec!["group_id".into(), "quote_id".into()],
+            stage: "stage".into(),
+            stage_state: "stage_state".into(),
+            attempt_count: "attempt_count".into(),
+            deferral_count: "deferral_count".into(),
+            fence: "fence".into(),
+            epoch: "epoch".into(),
+            next_attempt_at: "next_attempt_at".into(),
+            lease_until: "lease_until".into(),
+            lease_owner: "lease_owner".into(),
+            closed_at: "closed_at".into(),
+        }
+    }
+}
+
+impl Router {
+    /// A table that is named both as an outbox and as the work table is an outbox; the configuration refuses it.
+    pub fn new(routing: Routing) -> Router {
+        let prefixes = routing.outbox_prefixes.iter().map(|outbox| outbox.prefix.as_str().into()).collect();
+        Router { routing, prefixes, tables: OidMap::default() }
+    }
+
+    /// What `change` is to us. `Err` where a table of ours lacks a column that the configuration names.
+    #[inline]
+    pub fn route<'a>(&'a mut self, change: &Change<'a>) -> Result<Route<'a>, RouteError> {
+        match *change {
+            Change::Insert { relation, new } => Ok(match self.role(relation)? {
+                Role::Unrelated => Route::Ignore(Ignored::UnrelatedTable),
+                Role::Outbox(plan) => Route::Outbox(OutboxRow { plan, new }),
+                Role::Work(plan) => Route::Work(WorkRow { plan, old: None, new: Some(new) }),
+            }),
+            Change::Update { relation, old, new } => Ok(match self.role(relation)? {
+                Role::Unrelated => Route::Ignore(Ignored::UnrelatedTable),
+                Role::Outbox(plan) => plan.route_update(old, new),
+                Role::Work(plan) => Route::Work(WorkRow { plan, old, new: Some(new) }),
+            }),
+            Change::Delete { relation, old } => Ok(match self.role(relation)? {
+                Role::Unrelated => Route::Ignore(Ignored::UnrelatedTable),
+                Role::Outbox(_) => Route::Ignore(Ignored::OutboxDelete),
+                Role::Work(plan) => Route::Work(WorkRow { plan, old: Some(old), new: None }),
+            }),
+            Change::Truncate { relations, .. } => {
+                let mut tables = Vec::new();
+                for relation in relations.iter() {
+                    match self.role(relation)? {
+                        Role::Unrelated => {}
+                        Role::Outbox(plan) => tables.push((TableRole::Outbox, Arc::clone(&plan.table))),
+                        Role::Work(plan) => tables.push((TableRole::Work, Arc::clone(&plan.table))),
+                    }
+                }
+                let unrelated = tables.is_empty();
+                Ok(if unrelated { Route::Ignore(Ignored::UnrelatedTable) } else { Route::Alarm(Alarm::Truncated { tables }) })
+            }
+            Change::Message(message) => Ok(self.route_message(&message)),
+        }
+    }
+
+    /// Names are compared once for each description of a table; later changes of it cost one look-up.
+    #[inline]
+    fn role(&mut self, relation: &Arc<Relation>) -> Result<&Role, RouteError> {
+        let known = match self.tables.entry(relation.oid) {
+            Entry::Occupied(entry) => {
+                let known = entry.into_mut();
+                if !Arc::ptr_eq(&known.relation, relation) {
+                    *known = Known::new(&self.routing, relation)?;
+                }
+                known
+            }
+            Entry::Vacant(entry) => entry.insert(Known::new(&self.routing, relation)?),
+        };
+        Ok(&known.role)
+    }
+
+    fn route_message<'a>(&'a self, message: &LogicalMessage<'a>) -> Route<'a> {
+        match self.prefixes.iter().find(|prefix| ***prefix == *message.prefix) {
+            Some(source) => Route::OutboxMessage(OutboxMessage { source, lsn: message.lsn, content: message.content }),
+            None => Route::Ignore(Ignored::UnrelatedPrefix),
+        }
+    }
+}
+
+impl Known {
+    fn new(routing: &Routing, relation: &Arc<Relation>) -> Result<Known, RouteError> {
+        let outbox = routing.outbox_tables.iter().find(|t| t.schema == relation.schema && t.table == relation.name);
+        let work = routing.work.as_ref().filter(|t| t.schema == relation.schema && t.table == relation.name);
+        let role = match (outbox, work) {
+            (Some(outbox), _) => Role::Outbox(OutboxPlan::new(&outbox.columns, relation)?),
+            (None, Some(work)) => Role::Work(WorkPlan::new(work, relation)?),
+            (None, None) => Role::Unrelated,
+        };
+        Ok(Known { relation: Arc::clone(relation), role })
+    }
+}
+
+impl OutboxPlan {
+    fn new(columns: &OutboxColumns, relation: &Relation) -> Result<OutboxPlan, RouteError> {
+        let table = qualified_name(relation);
+        let names = [
+            Some(&columns.id),
+            columns.key.as_ref(),
+            columns.event_type.as_ref(),
+            Some(&columns.payload),
+            columns.headers.as_ref(),
+            columns.topic.as_ref(),
+        ];
+        let picks = Picks::new(&table, relation, &names)?;
+        let payload_at = find_column(&table, relation, &columns.payload)?;
+        let payload_type = relation.columns.get(payload_at).map_or(0, |column| column.type_oid);
+        let published_at = columns.published_at.as_ref().and_then(|name| relation.column_index(name));
+        Ok(OutboxPlan { table, picks, payload_type, published_at })
+    }
+
+    /// An update of `published_at` alone is a poller's mark. Under the default replica identity the log does not have the
+    /// row before, and nothing can be compared: an update that leaves `published_at` set is then taken for the mark.
+    fn route_update(&self, old: Option<OldTuple<'_>>, new: Tuple<'_>) -> Route<'static> {
+        let is_mark = match (self.published_at, old) {
+            (None, _) | (_, Some(OldTuple::Key(_))) => false,
+            (Some(index), None) => matches!(new.column(index), Some(TupleValue::Text(_) | TupleValue::Binary(_))),
+            (Some(index), Some(OldTuple::Full(old))) => old
+                .columns()
+                .zip(new.columns())
+                .enumerate()
+                .all(|(at, (before, after))| at == index || before == after || after == TupleValue::Unchanged),
+        };
+        if is_mark {
+            Route::Ignore(Ignored::PublishedMark)
+        } else {
+            Route::Alarm(Alarm::OutboxUpdated { table: Arc::clone(&self.table) })
+        }
+    }
+}
+
+impl WorkPlan {
+    fn new(mapping: &WorkMapping, relation: &Relation) -> Result<WorkPlan, RouteError> {
+        let table = qualified_name(relation);
+        let names = [
+            &mapping.stage,
+            &mapping.stage_state,
+            &mapping.attempt_count,
+            &mapping.deferral_count,
+            &mapping.fence,
+            &mapping.epoch,
+            &mapping.next_attempt_at,
+            &mapping.lease_until,
+            &mapping.lease_owner,
+            &mapping.closed_at,
+        ];
+        let picks = Picks::new(&table, relation, &names.map(Some))?;
+        let key = mapping
+            .key
+            .iter()
+            .map(|name| Ok((find_column(&table, relation, name)?, name.clone())))
+            .collect::<Result<_, RouteError>>()?;
+        Ok(WorkPlan { table, picks, key })
+    }
+}
+
+impl Picks {
+    fn new(table: &Arc<str>, relation: &Relation, names: &[Option<&String>]) -> Result<Picks, RouteError> {
+        let mut slots = vec![NO_SLOT; relation.columns.len()];
+        for (slot, name) in names.iter().enumerate() {
+            let Some(name) = name else { continue };
+            let index = find_column(table, relation, name)?;
+            match slots.get_mut(index) {
+                Some(free) if *free == NO_SLOT => *free = slot,
+                // Two parts are mapped to one column: only one can have it.
+                _ => return Err(RouteError { table: Arc::clone(table), column: (*name).clone() }),
+            }
+        }
+        let names = names.iter().map(|name| name.cloned()).collect();
+        Ok(Picks { slots: slots.into(), names })
+    }
+
+    /// The wanted columns by slot, in one walk over the tuple; NULL for a slot that no column was mapped to.
+    pub(crate) fn pick<'a, const COUNT: usize>(&self, tuple: Tuple<'a>) -> [TupleValue<'a>; COUNT] {
+        let mut picked = [TupleValue::Null; COUNT];
+        for (value, slot) in tuple.columns().zip(self.slots.iter()) {
+            if let Some(place) = picked.get_mut(*slot) {
+                *place = value;
+            }
+        }
+        picked
+    }
+
+    pub(crate) fn name(&self, slot: usize) -> &str {
+        self.names.get(slot).and_then(Option::as_deref).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for RouteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "table \"{}\" has no published column \"{}\" of its own", self.table, self.column)
+    }
+}
+
+impl std::error::Error for RouteError {}
+
+impl From<RouteError> for Error {
+    fn from(error: RouteError) -> Error {
+        Error::new(ErrorKind::Table, "a table lacks a column that the configuration names")
+            .with_detail(format!("Column \"{}\" of table \"{}\" is missing from the log.", error.column, error.table))
+            .with_hint("Map the column to its name in the table, and see that the publication's column list has it.")
+            .with_source(error)
+    }
+}
+
+fn qualified_name(relation: &Relation) -> Arc<str> {
+    format!("{}.{}", relation.schema, relation.name).into()
+}
+
+fn find_column(table: &Arc<str>, relation: &Relation, name: &str) -> Result<usize, RouteError> {
+    relation.column_index(name).ok_or_else(|| RouteError { table: Arc::clone(table), column: name.to_owned() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,12 +3,21 @@
 //! Takes and gives: a [`Route`](crate::route::Route)'s content; an [`Event`] or a [`WorkChange`], owned.
 //! Never: reads meaning into a payload, or puts a value into an error.
 
+mod envelope;
+
+use crate::change::new_value;
 use crate::error::{Error, ErrorKind};
-use crate::event::Event;
+use crate::event::{Event, Payload};
+use crate::pgoutput::{OldTuple, Tuple, TupleValue};
 use crate::position::Position;
-use crate::route::{OutboxMessage, OutboxRow, WorkRow};
+use crate::route::{OutboxMessage, OutboxPlan, OutboxRow, Picks, WorkPlan, WorkRow, outbox_slot, work_slot};
 use crate::time::Timestamp;
-use crate::work::{WorkKey, WorkVersion};
+use crate::value::{self, ValueKind, ValueProblem};
+use crate::work::{StageName, WorkKey, WorkVersion};
+use bytes::Bytes;
+use envelope::Envelope;
+use std::fmt;
+use std::sync::Arc;
 
 /// What the log says about a work row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,17 +30,186 @@ pub enum WorkChange {
 
 /// A column whose value cannot be taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShapeError {}
+pub struct ShapeError {
+    /// `schema.table`
+    pub table: Arc<str>,
+    pub column: String,
+    pub problem: ValueProblem,
+}
 
 /// The event that an inserted outbox row is.
-pub fn outbox_event(row: &OutboxRow<'_>, position: Position, committed_at: Timestamp) -> Result<Event, ShapeError> { todo!() }
+///
+/// The payload is taken by the type of its column: `json` and `jsonb` as JSON, `bytea` as the bytes it stands for, every
+/// other type as text, even where that text would be JSON. A NULL key is an event by itself; a NULL id is an error.
+pub fn outbox_event(row: &OutboxRow<'_>, position: Position, committed_at: Timestamp) -> Result<Event, ShapeError> {
+    let plan = row.plan;
+    let columns = plan.picks.pick::<{ outbox_slot::COUNT }>(row.new);
+    let [id, key, event_type, payload, headers, topic] = columns;
+    let optional = |value, slot| value::text(value).map(|text| text.map(Arc::from)).map_err(|p| plan.error(slot, p));
+    Ok(Event {
+        id: value::required_text(id).map_err(|problem| plan.error(outbox_slot::ID, problem))?.into(),
+        position,
+        committed_at,
+        source: Arc::clone(&plan.table),
+        key: optional(key, outbox_slot::KEY)?,
+        event_type: optional(event_type, outbox_slot::EVENT_TYPE)?,
+        topic: optional(topic, outbox_slot::TOPIC)?,
+        headers: read_headers(headers).map_err(|problem| plan.error(outbox_slot::HEADERS, problem))?,
+        payload: read_payload(plan.payload_type, payload).map_err(|p| plan.error(outbox_slot::PAYLOAD, p))?,
+    })
+}
 
 /// The event that a logical message is.
-pub fn message_event(message: &OutboxMessage<'_>, position: Position, committed_at: Timestamp) -> Event { todo!() }
+///
+/// Content that is a JSON object with a field `payload`, and otherwise only fields of `id`, `key`, `type`, `topic` (text,
+/// number or null) and `headers` (object or null), is an envelope: its fields are the event's, and the payload keeps its
+/// text byte for byte. Any other content is the payload as a whole: JSON where it is a JSON object or array, else text
+/// where it is UTF-8, else binary. An event without an `id` is identified by its position and the LSN of its message,
+/// since messages do not count in the ordinals and several can share a position.
+pub fn message_event(message: &OutboxMessage<'_>, position: Position, committed_at: Timestamp) -> Event {
+    let Envelope { id, key, event_type, topic, headers, payload } = Envelope::of(message.content);
+    Event {
+        id: id.unwrap_or_else(|| format!("{position}:{}", message.lsn).into()),
+        position,
+        committed_at,
+        source: Arc::clone(message.source),
+        key,
+        event_type,
+        topic,
+        headers,
+        payload,
+    }
+}
 
 /// The version of a work row, or the key of one that is gone.
-pub fn work_change(row: &WorkRow<'_>) -> Result<WorkChange, ShapeError> { todo!() }
+pub fn work_change(row: &WorkRow<'_>) -> Result<WorkChange, ShapeError> {
+    let plan = row.plan;
+    match (row.old, row.new) {
+        (old, Some(new)) => Ok(WorkChange::Version {
+            version: work_version(plan, old, new)?,
+            moved_from: match old {
+                Some(old) if key_differs(plan, old, new) => Some(key_of(plan, None, old.tuple())?),
+                _ => None,
+            },
+        }),
+        (old, None) => Ok(WorkChange::Gone(key_of(plan, None, old.map_or(Tuple::EMPTY, |old| old.tuple()))?)),
+    }
+}
+
+impl OutboxPlan {
+    fn error(&self, slot: usize, problem: ValueProblem) -> ShapeError {
+        column_error(&self.table, &self.picks, slot, problem)
+    }
+}
+
+impl WorkPlan {
+    fn error(&self, slot: usize, problem: ValueProblem) -> ShapeError {
+        column_error(&self.table, &self.picks, slot, problem)
+    }
+}
+
+impl fmt::Display for ShapeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "column \"{}\" of table \"{}\" {}", self.column, self.table, self.problem)
+    }
+}
+
+impl std::error::Error for ShapeError {}
 
 impl From<ShapeError> for Error {
-    fn from(error: ShapeError) -> Error { Error::new(ErrorKind::Table, "x") }
+    fn from(error: ShapeError) -> Error {
+        let detail = format!("Column \"{}\" of table \"{}\" {}.", error.column, error.table, error.problem);
+        Error::new(ErrorKind::Table, "a row has a value that cannot be taken").with_detail(detail).with_source(error)
+    }
 }
+
+fn column_error(table: &Arc<str>, picks: &Picks, slot: usize, problem: ValueProblem) -> ShapeError {
+    ShapeError { table: Arc::clone(table), column: picks.name(slot).to_owned(), problem }
+}
+
+/// A JSON object. The JSON value `null` counts as none, like NULL.
+fn read_headers(value: TupleValue<'_>) -> Result<Option<Bytes>, ValueProblem> {
+    match value::text(value)? {
+        None => Ok(None),
+        Some(text) => envelope::json_object(text).ok_or(ValueProblem::NotJsonObject),
+    }
+}
+
+fn read_payload(type_oid: u32, value: TupleValue<'_>) -> Result<Payload, ValueProblem> {
+    let Some(bytes) = value::bytes(value)? else { return Ok(Payload::Null) };
+    Ok(match ValueKind::of(type_oid) {
+        ValueKind::Json => Payload::Json(Bytes::copy_from_slice(bytes)),
+        ValueKind::Bytea => Payload::Binary(value::parse_bytea(bytes)?.into()),
+        ValueKind::Text => Payload::Text(Bytes::copy_from_slice(bytes)),
+    })
+}
+
+fn work_version(plan: &WorkPlan, old: Option<OldTuple<'_>>, new: Tuple<'_>) -> Result<WorkVersion, ShapeError> {
+    let columns = pick_work(plan, old, new);
+    let [stage, state, attempts, deferrals, fence, epoch, next_attempt_at, lease_until, lease_owner, closed_at] = columns;
+    let at = |slot| move |problem| plan.error(slot, problem);
+    let text = |value, slot| value::required_text(value).map_err(at(slot));
+    let count = |value, slot| value::integer::<u32>(value).map_err(at(slot));
+    let time = |value, slot| value::timestamp(value).map_err(at(slot));
+    Ok(WorkVersion {
+        key: key_of(plan, old, new)?,
+        stage: StageName::new(text(stage, work_slot::STAGE)?),
+        state: text(state, work_slot::STAGE_STATE)?
+            .parse()
+            .map_err(|_| plan.error(work_slot::STAGE_STATE, ValueProblem::NotStageState))?,
+        attempt_count: count(attempts, work_slot::ATTEMPT_COUNT)?,
+        deferral_count: count(deferrals, work_slot::DEFERRAL_COUNT)?,
+        fence: value::integer(fence).map_err(at(work_slot::FENCE))?,
+        epoch: count(epoch, work_slot::EPOCH)?,
+        next_attempt_at: time(next_attempt_at, work_slot::NEXT_ATTEMPT_AT)?,
+        lease_until: time(lease_until, work_slot::LEASE_UNTIL)?,
+        lease_owner: value::text(lease_owner)
+            .map_err(at(work_slot::LEASE_OWNER))?
+            .and_then(|owner| owner.parse().ok()),
+        closed: value::bytes(closed_at).map_err(at(work_slot::CLOSED_AT))?.is_some(),
+    })
+}
+
+/// The columns of the new version; one that the update did not touch is taken from the whole old one, if there is one.
+fn pick_work<'a>(
+    plan: &WorkPlan,
+    old: Option<OldTuple<'a>>,
+    new: Tuple<'a>,
+) -> [TupleValue<'a>; work_slot::COUNT] {
+    let mut columns = plan.picks.pick(new);
+    if let Some(OldTuple::Full(old)) = old
+        && columns.contains(&TupleValue::Unchanged)
+    {
+        let before = plan.picks.pick::<{ work_slot::COUNT }>(old);
+        for (value, before) in columns.iter_mut().zip(before) {
+            if *value == TupleValue::Unchanged {
+                *value = before;
+            }
+        }
+    }
+    columns
+}
+
+fn key_of(plan: &WorkPlan, old: Option<OldTuple<'_>>, tuple: Tuple<'_>) -> Result<WorkKey, ShapeError> {
+    let mut parts = Vec::with_capacity(plan.key.len());
+    for (index, name) in &plan.key {
+        let value = new_value(old, tuple, *index).unwrap_or(TupleValue::Null);
+        let text = value::required_text(value).map_err(|problem| ShapeError {
+            table: Arc::clone(&plan.table),
+            column: name.clone(),
+            problem,
+        })?;
+        parts.push(text);
+    }
+    Ok(WorkKey::new(parts))
+}
+
+fn key_differs(plan: &WorkPlan, old: OldTuple<'_>, new: Tuple<'_>) -> bool {
+    plan.key.iter().any(|(index, _)| {
+        let after = new.column(*index);
+        after != Some(TupleValue::Unchanged) && after != old.tuple().column(*index)
+    })
+}
+
+#[cfg(test)]
+mod tests;

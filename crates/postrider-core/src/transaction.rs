@@ -126,6 +126,13 @@ pub struct Messages<'a> {
     rest: &'a [u8],
 }
 
+impl<'a> Messages<'a> {
+    /// The messages of a block that [`push_message`] wrote.
+    pub fn new(block: &'a [u8]) -> Messages<'a> {
+        Messages { rest: block }
+    }
+}
+
 impl<'a> Iterator for Messages<'a> {
     type Item = &'a [u8];
 
