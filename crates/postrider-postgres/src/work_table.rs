@@ -1,0 +1,159 @@
+//! The work table on the primary: claims, checkpoints and reads, each on a session of its own.
+//!
+//! Claims and checkpoints go apart so that a burst of the one never delays the other; reads go apart so that nothing waits for them.
+//! Every writing statement is guarded by the fence, and is sent once: what became of one whose reply was lost, a read tells.
+
+mod checkpoint;
+mod claim;
+mod guarded;
+mod layout;
+mod open_rows;
+mod owners;
+mod read;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::error::Result;
+use postrider_core::ports::{
+    BoxFuture, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, OpenRows, Reading, WorkTable,
+};
+use postrider_core::route::WorkMapping;
+use postrider_core::work::{OwnerId, WorkKey};
+
+use crate::client::Session;
+use crate::options::ConnectOptions;
+use guarded::GuardedStatement;
+use layout::Layout;
+use open_rows::SnapshotPages;
+use owners::OwnerLock;
+
+/// What a writing session is told first. A claim must be durable before its request leaves, else a crash of the server issues the
+/// same fence twice; `remote_apply` is stricter and stays. Every statement reaches its rows by the key, so plans are made once
+/// and cannot tip over into scanning the table while its statistics are young.
+const WRITING_PREAMBLE: &str = "SELECT set_config('synchronous_commit', \
+       CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false); \
+     SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
+     SET lock_timeout = '500ms'; SET plan_cache_mode = force_generic_plan; SET jit = off; \
+     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+
+/// What the reading session is told first.
+const READING_PREAMBLE: &str = "SET default_transaction_isolation = 'read committed'; SET lock_timeout = '5s'; \
+     SET plan_cache_mode = force_generic_plan; SET jit = off; \
+     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+
+/// What a work table needs beside its mapping.
+#[derive(Debug, Clone)]
+pub struct WorkTableSettings {
+    /// Who claims here; its advisory lock says that we live.
+    pub owner: OwnerId,
+    /// After our own lock was lost and taken again, for so long the locks say nothing about the others.
+    pub owner_grace: Duration,
+}
+
+impl WorkTableSettings {
+    /// The settings for an owner, with a grace of five seconds.
+    pub fn new(owner: OwnerId) -> WorkTableSettings {
+        WorkTableSettings { owner, owner_grace: Duration::from_secs(5) }
+    }
+}
+
+/// The work table behind its port.
+///
+/// Beyond what the port promises: a row that another session keeps locked for more than about a second (and for a whole batch, more than five)
+/// is missing from the reply, too; what is read of it next shows its guard still holding. A lost connection is replaced at the next call.
+#[derive(Debug)]
+pub struct PgWorkTable {
+    options: ConnectOptions,
+    layout: Arc<Layout>,
+    claim: GuardedStatement,
+    checkpoint: GuardedStatement,
+    read: Arc<str>,
+    claims: Session,
+    checkpoints: Session,
+    reads: Session,
+    owner: OwnerId,
+    owner_lock: OwnerLock,
+    owner_grace: Duration,
+}
+
+impl PgWorkTable {
+    /// Takes the owner's lock, reads the table's column types and prepares the statements' texts. Does not retry.
+    ///
+    /// # Errors
+    /// `Table` where the table or a mapped column is missing, and what connecting gives.
+    pub async fn open(
+        options: ConnectOptions,
+        mapping: &WorkMapping,
+        settings: &WorkTableSettings,
+    ) -> Result<PgWorkTable> {
+        let reads = Session::new(options.clone(), READING_PREAMBLE);
+        let layout = Layout::load(&*reads.connection().await?, mapping).await?;
+        let owner_lock = OwnerLock::take(options.clone(), settings.owner).await?;
+        Ok(PgWorkTable {
+            claim: claim::statement(&layout),
+            checkpoint: checkpoint::statement(&layout),
+            read: read::statement(&layout),
+            claims: Session::new(options.clone(), WRITING_PREAMBLE),
+            checkpoints: Session::new(options.clone(), WRITING_PREAMBLE),
+            layout: Arc::new(layout),
+            reads,
+            owner: settings.owner,
+            owner_lock,
+            owner_grace: settings.owner_grace,
+            options,
+        })
+    }
+}
+
+impl WorkTable for PgWorkTable {
+    fn claim<'a>(
+        &'a self,
+        owner: OwnerId,
+        requests: &'a [ClaimRequest],
+        dead: &'a [OwnerId],
+    ) -> BoxFuture<'a, Result<Vec<ClaimReply>>> {
+        Box::pin(async move {
+            let connection = self.claims.connection().await?;
+            claim::claim(&connection, &self.claim, &self.layout, owner, (requests, dead)).await
+        })
+    }
+
+    fn checkpoint<'a>(
+        &'a self,
+        owner: OwnerId,
+        checkpoints: &'a [Checkpoint],
+    ) -> BoxFuture<'a, Result<Vec<CheckpointReply>>> {
+        Box::pin(async move {
+            let connection = self.checkpoints.connection().await?;
+            checkpoint::checkpoint(&connection, &self.checkpoint, &self.layout, owner, checkpoints).await
+        })
+    }
+
+    fn read<'a>(&'a self, keys: &'a [WorkKey]) -> BoxFuture<'a, Result<Reading>> {
+        Box::pin(async move {
+            let connection = self.reads.connection().await?;
+            read::read(&connection, &self.read, &self.layout, keys).await
+        })
+    }
+
+    fn open_rows(&self) -> BoxFuture<'_, Result<Box<dyn OpenRows>>> {
+        Box::pin(async move {
+            let pages = SnapshotPages::start(&self.options, Arc::clone(&self.layout)).await?;
+            Ok(Box::new(pages) as Box<dyn OpenRows>)
+        })
+    }
+
+    fn living_owners(&self) -> BoxFuture<'_, Result<Option<BTreeSet<OwnerId>>>> {
+        Box::pin(async move {
+            if !self.owner_lock.says_who_lives(self.owner_grace) {
+                return Ok(None);
+            }
+            let living = owners::living(&*self.reads.connection().await?).await?;
+            // Without ourselves it is the answer of a server that has just started, before we noticed that our lock is gone.
+            let says_who_lives = living.contains(&self.owner) && self.owner_lock.says_who_lives(self.owner_grace);
+            Ok(says_who_lives.then_some(living))
+        })
+    }
+}

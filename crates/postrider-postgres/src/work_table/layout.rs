@@ -1,0 +1,223 @@
+//! The mapped table as SQL: quoted names, the types of its columns, and the fragments that all statements share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::route::WorkMapping;
+use postrider_core::time::Timestamp;
+use postrider_core::work::{OwnerId, StageName, WorkKey, WorkVersion};
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, Type};
+
+use crate::client::{Connection, Parameters};
+use crate::quote::{quote_identifier, quote_table};
+
+/// The table and the mapped columns, ready to be written into statements.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// Schema and table, quoted.
+    pub(super) table: String,
+    pub(super) key: Vec<Column>,
+    pub(super) stage: Column,
+    pub(super) stage_state: Column,
+    pub(super) attempt_count: Column,
+    pub(super) deferral_count: Column,
+    pub(super) fence: Column,
+    pub(super) epoch: Column,
+    pub(super) next_attempt_at: Column,
+    pub(super) lease_until: Column,
+    pub(super) lease_owner: Column,
+    pub(super) closed_at: Column,
+    pub(super) request_hash: Column,
+    pub(super) payload: Column,
+    pub(super) definition: Column,
+    pub(super) last_error: Column,
+    pub(super) updated_at: Column,
+}
+
+/// One column: its quoted name, and its type as `format_type` prints it.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub(super) name: String,
+    pub(super) type_name: String,
+}
+
+impl Layout {
+    /// Reads the types of the mapped columns. A table or a column that is not there is an error that names it.
+    pub(super) async fn load(connection: &Connection, mapping: &WorkMapping) -> Result<Layout> {
+        let table = quote_table(&mapping.schema, &mapping.table);
+        let text: Arc<str> = "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute \
+             WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped"
+            .into();
+        let parameters: Parameters = vec![Box::new(table.clone())];
+        let rows = connection.query(&text, &parameters).await?;
+        if rows.is_empty() {
+            return Err(Error::new(ErrorKind::Table, "the work table does not exist")
+                .with_detail(format!("There is no table {table}, or our role may not see it."))
+                .with_hint("`postrider setup` creates what is missing."));
+        }
+        let types: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let column = |name: &str| find_column(&types, &table, name);
+        Ok(Layout {
+            key: mapping.key.iter().map(|name| column(name)).collect::<Result<_>>()?,
+            stage: column(&mapping.stage)?,
+            stage_state: column(&mapping.stage_state)?,
+            attempt_count: column(&mapping.attempt_count)?,
+            deferral_count: column(&mapping.deferral_count)?,
+            fence: column(&mapping.fence)?,
+            epoch: column(&mapping.epoch)?,
+            next_attempt_at: column(&mapping.next_attempt_at)?,
+            lease_until: column(&mapping.lease_until)?,
+            lease_owner: column(&mapping.lease_owner)?,
+            closed_at: column(&mapping.closed_at)?,
+            request_hash: column("request_hash")?,
+            payload: column("payload")?,
+            definition: column("definition")?,
+            last_error: column("last_error")?,
+            updated_at: column("updated_at")?,
+            table,
+        })
+    }
+
+    /// `unnest($1::text[], …)` of the key columns and of `further` arrays, `(type, alias)`, numbered from 1 in the column `ord`.
+    pub(super) fn asked(&self, further: &[(&str, &str)]) -> String {
+        let keys = (1..=self.key.len()).map(|number| ("text", format!("k{number}")));
+        let all: Vec<(&str, String)> =
+            keys.chain(further.iter().map(|(kind, alias)| (*kind, (*alias).to_owned()))).collect();
+        let arrays: Vec<String> =
+            all.iter().enumerate().map(|(index, (kind, _))| format!("${}::{kind}[]", index + 1)).collect();
+        let aliases: Vec<&str> = all.iter().map(|(_, alias)| alias.as_str()).collect();
+        format!(
+            "SELECT * FROM unnest({}) WITH ORDINALITY AS asked ({}, ord)",
+            arrays.join(", "),
+            aliases.join(", ")
+        )
+    }
+
+    /// The row `t` is the one that `asked` names.
+    pub(super) fn key_matches(&self) -> String {
+        let equal = |(index, column): (usize, &Column)| {
+            format!("t.{} = asked.k{}::{}", column.name, index + 1, column.type_name)
+        };
+        self.key.iter().enumerate().map(equal).collect::<Vec<_>>().join(" AND ")
+    }
+
+    /// The key columns of `t`, for ORDER BY and row comparison.
+    pub(super) fn key_list(&self) -> String {
+        self.key.iter().map(|column| format!("t.{}", column.name)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The payload as it is sent.
+    pub(super) fn payload_text(&self) -> String {
+        format!("coalesce(t.{}::text, 'null')", self.payload.name)
+    }
+
+    /// What a claim is made of: fence, attempts, deferrals, epoch, definition, payload.
+    pub(super) fn claim_columns(&self, payload: &str) -> String {
+        format!(
+            "t.{}::int8, t.{}::int8, t.{}::int8, t.{}::int8, t.{}::text, {payload}",
+            self.fence.name, self.attempt_count.name, self.deferral_count.name, self.epoch.name, self.definition.name
+        )
+    }
+
+    /// The columns of a row version in the order that `read_version` takes them.
+    pub(super) fn version_columns(&self) -> String {
+        let mut columns: Vec<String> = self.key.iter().map(|column| format!("t.{}::text", column.name)).collect();
+        columns.push(format!("t.{}::text", self.stage.name));
+        columns.push(format!("t.{}::text", self.stage_state.name));
+        for number in [&self.attempt_count, &self.deferral_count, &self.fence, &self.epoch] {
+            columns.push(format!("t.{}::int8", number.name));
+        }
+        columns.push(format!("t.{}::timestamptz", self.next_attempt_at.name));
+        columns.push(format!("t.{}::timestamptz", self.lease_until.name));
+        columns.push(format!("t.{}::text", self.lease_owner.name));
+        columns.push(format!("t.{} IS NOT NULL", self.closed_at.name));
+        // A sub-select gives each column a name of its own.
+        let named = columns.iter().enumerate().map(|(index, column)| format!("{column} AS v{index}"));
+        named.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Reads a row version whose columns begin at `first`.
+    pub(super) fn read_version(&self, row: &Row, first: usize) -> Result<WorkVersion> {
+        let key = (first..first + self.key.len()).map(|index| row.try_get::<_, String>(index)).collect::<Result<Vec<_>, _>>();
+        let mut next = first + self.key.len()..;
+        let mut at = || next.next().unwrap_or_default();
+        let version = WorkVersion {
+            key: WorkKey::new(key.map_err(unreadable)?),
+            stage: StageName::new(row.try_get(at()).map_err(unreadable)?),
+            state: row.try_get::<_, &str>(at()).map_err(unreadable)?.parse().map_err(unreadable)?,
+            attempt_count: count(row.try_get(at()).map_err(unreadable)?)?,
+            deferral_count: count(row.try_get(at()).map_err(unreadable)?)?,
+            fence: row.try_get(at()).map_err(unreadable)?,
+            epoch: count(row.try_get(at()).map_err(unreadable)?)?,
+            next_attempt_at: row.try_get::<_, Option<Micros>>(at()).map_err(unreadable)?.map(|micros| micros.0),
+            lease_until: row.try_get::<_, Option<Micros>>(at()).map_err(unreadable)?.map(|micros| micros.0),
+            lease_owner: row.try_get::<_, Option<&str>>(at()).map_err(unreadable)?.and_then(read_owner),
+            closed: row.try_get(at()).map_err(unreadable)?,
+        };
+        Ok(version)
+    }
+}
+
+/// The arrays of the key columns for these keys, as parameters.
+pub(super) fn key_parameters<'a>(width: usize, keys: impl Iterator<Item = &'a WorkKey> + Clone) -> Result<Parameters> {
+    if keys.clone().any(|key| key.parts().len() != width) {
+        return Err(Error::new(ErrorKind::Internal, "a work key has another number of parts than the table's key"));
+    }
+    let array = |index: usize| -> Box<dyn tokio_postgres::types::ToSql + Sync + Send> {
+        Box::new(keys.clone().filter_map(|key| key.parts().nth(index)).map(str::to_owned).collect::<Vec<String>>())
+    };
+    Ok((0..width).map(array).collect())
+}
+
+/// The SET list of an UPDATE.
+pub(super) fn assignments(list: &[(&Column, String)]) -> String {
+    list.iter().map(|(column, value)| format!("{} = {value}", column.name)).collect::<Vec<_>>().join(", ")
+}
+
+/// A span in whole microseconds, the server's resolution; at most ten years, so that no sum leaves the range of `timestamptz`.
+pub(super) fn micros(span: Duration) -> i64 {
+    const SPAN_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
+    i64::try_from(span.min(SPAN_MAX).as_micros()).unwrap_or_default()
+}
+
+/// A count column, which is never negative.
+pub(super) fn count(value: i64) -> Result<u32> {
+    u32::try_from(value).map_err(unreadable)
+}
+
+/// A value of the table that this version cannot read.
+pub(super) fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(ErrorKind::Table, "the work table holds a value that we cannot read")
+        .with_source(error)
+        .with_hint("`postrider check` compares the table's columns with what they must be.")
+}
+
+fn find_column(types: &[(String, String)], table: &str, name: &str) -> Result<Column> {
+    let found = types.iter().find(|(known, _)| known == name);
+    let (_, type_name) = found.ok_or_else(|| {
+        Error::new(ErrorKind::Table, "a column of the work table does not exist")
+            .with_detail(format!("Table {table} has no column {}.", quote_identifier(name)))
+            .with_hint("Name the right column in the configuration, or add it: `postrider setup --print` shows the canonical table.")
+    })?;
+    Ok(Column { name: quote_identifier(name), type_name: type_name.clone() })
+}
+
+fn read_owner(text: &str) -> Option<OwnerId> {
+    text.parse().ok()
+}
+
+/// A `timestamptz` in its binary form: microseconds since 2000-01-01 UTC.
+#[derive(Debug, Clone, Copy)]
+struct Micros(Timestamp);
+
+impl<'a> FromSql<'a> for Micros {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Micros(Timestamp::from_postgres_micros(postgres_protocol::types::timestamp_from_sql(raw)?)))
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::TIMESTAMPTZ
+    }
+}

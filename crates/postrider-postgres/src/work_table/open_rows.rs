@@ -1,0 +1,85 @@
+//! Reading all open rows in one snapshot, page by page, on a connection of its own.
+
+use std::sync::Arc;
+
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::{BoxFuture, OpenRows};
+use postrider_core::snapshot::Snapshot;
+use postrider_core::work::{WorkKey, WorkVersion};
+
+use super::layout::{Layout, unreadable};
+use super::read::parse_snapshot;
+use crate::client::{Connection, Parameters};
+use crate::options::ConnectOptions;
+
+/// Rows of one page.
+const PAGE_ROWS_MAX: usize = 1_000;
+
+/// What the connection is told first: one snapshot for all that follows, and no plan that sorts or scans the whole table.
+const PREAMBLE: &str = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET jit = off; SET statement_timeout = 0; \
+     SET idle_in_transaction_session_timeout = 0; BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+/// All open rows as one snapshot has them. Dropping it closes the connection, and with it the transaction.
+#[derive(Debug)]
+pub(super) struct SnapshotPages {
+    /// `None` after the last page.
+    connection: Option<Connection>,
+    layout: Arc<Layout>,
+    snapshot: Snapshot,
+    last: Option<WorkKey>,
+}
+
+impl SnapshotPages {
+    /// Connects and takes the snapshot.
+    pub(super) async fn start(options: &ConnectOptions, layout: Arc<Layout>) -> Result<SnapshotPages> {
+        let connection = Connection::open(options, PREAMBLE).await?;
+        let rows = connection.query(&"SELECT pg_current_snapshot()::text".into(), &Parameters::new()).await?;
+        let row = rows.first().ok_or_else(|| Error::new(ErrorKind::Protocol, "the server gave no snapshot"))?;
+        let snapshot = parse_snapshot(row.try_get(0).map_err(unreadable)?)?;
+        Ok(SnapshotPages { connection: Some(connection), layout, snapshot, last: None })
+    }
+
+    async fn page(&mut self) -> Result<Vec<WorkVersion>> {
+        let Some(connection) = &self.connection else { return Ok(Vec::new()) };
+        let parameters: Parameters = match &self.last {
+            None => Parameters::new(),
+            Some(key) => key.parts().map(|part| Box::new(part.to_owned()) as Box<_>).collect(),
+        };
+        let rows = connection.query(&statement(&self.layout, self.last.is_some()), &parameters).await?;
+        let versions = rows.iter().map(|row| self.layout.read_version(row, 0)).collect::<Result<Vec<_>>>()?;
+        if versions.len() < PAGE_ROWS_MAX {
+            self.connection = None;
+        }
+        self.last = versions.last().map(|version| version.key.clone());
+        Ok(versions)
+    }
+}
+
+impl OpenRows for SnapshotPages {
+    fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    fn next_page(&mut self) -> BoxFuture<'_, Result<Vec<WorkVersion>>> {
+        Box::pin(self.page())
+    }
+}
+
+/// A page by the partial index on the key: the first, or the one behind a key.
+fn statement(layout: &Layout, behind: bool) -> Arc<str> {
+    let number = |(index, column): (usize, &super::layout::Column)| format!("${}::text::{}", index + 1, column.type_name);
+    let order = layout.key_list();
+    let condition = if behind {
+        let key = layout.key.iter().enumerate().map(number).collect::<Vec<_>>().join(", ");
+        format!(" AND ({order}) > ({key})")
+    } else {
+        String::new()
+    };
+    format!(
+        "SELECT {columns} FROM {table} AS t WHERE t.{closed_at} IS NULL{condition} ORDER BY {order} LIMIT {PAGE_ROWS_MAX}",
+        columns = layout.version_columns(),
+        table = layout.table,
+        closed_at = layout.closed_at.name,
+    )
+    .into()
+}

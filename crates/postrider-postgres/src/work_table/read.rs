@@ -1,0 +1,51 @@
+//! Reading rows by key, with the snapshot that they were read in.
+
+use std::sync::Arc;
+
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::Reading;
+use postrider_core::snapshot::Snapshot;
+use postrider_core::work::WorkKey;
+
+use super::layout::{Layout, key_parameters, unreadable};
+use crate::client::Connection;
+
+/// The statement for a table. Parameters: the key arrays. One statement has one snapshot, and `pg_current_snapshot()` is that one; the
+/// outer join gives it even where no row matches.
+pub(super) fn statement(layout: &Layout) -> Arc<str> {
+    format!(
+        "SELECT pg_current_snapshot()::text, found.* FROM (VALUES (1)) AS always \
+         LEFT JOIN (SELECT {columns} FROM ({asked}) AS asked JOIN {table} AS t ON {keys}) AS found ON true",
+        columns = layout.version_columns(),
+        asked = layout.asked(&[]),
+        table = layout.table,
+        keys = layout.key_matches(),
+    )
+    .into()
+}
+
+/// Reads the rows of these keys as far as there are any.
+pub(super) async fn read(
+    connection: &Connection,
+    text: &Arc<str>,
+    layout: &Layout,
+    keys: &[WorkKey],
+) -> Result<Reading> {
+    let rows = connection.query(text, &key_parameters(layout.key.len(), keys.iter())?).await?;
+    let mut reading = Reading::default();
+    for (index, row) in rows.iter().enumerate() {
+        if index == 0 {
+            reading.snapshot = parse_snapshot(row.try_get(0).map_err(unreadable)?)?;
+        }
+        // A key is never NULL, unless there is no row at all.
+        if row.try_get::<_, Option<&str>>(1).map_err(unreadable)?.is_some() {
+            reading.rows.push(layout.read_version(row, 1)?);
+        }
+    }
+    Ok(reading)
+}
+
+/// Reads the text of `pg_current_snapshot()`.
+pub(super) fn parse_snapshot(text: &str) -> Result<Snapshot> {
+    Snapshot::parse(text).ok_or_else(|| Error::new(ErrorKind::Protocol, "cannot read the server's snapshot"))
+}
