@@ -63,7 +63,8 @@ impl Source {
     /// Whether the file is Rust that goes into a crate's library or binary.
     fn is_product_code(&self) -> bool {
         let in_src = self.path.starts_with("crates/") || self.path.starts_with("xtask/");
-        in_src && self.path.contains("/src/") && self.has_extension("rs") && self.stem() != "tests"
+        let is_test = self.stem() == "tests" || self.stem().ends_with("_tests");
+        in_src && self.path.contains("/src/") && self.has_extension("rs") && !is_test
     }
 
     /// The lines of a Rust file with their numbers, without its test module.
@@ -142,6 +143,7 @@ mod tests {
         check("xtask/src/main.rs", true);
         check("crates/postrider-core/tests/golden.rs", false);
         check("crates/postrider-core/src/frame/tests.rs", false);
+        check("crates/postrider-core/src/frame_tests.rs", false);
         check("crates/postrider-core/Cargo.toml", false);
         check("tests/src/lib.rs", false);
     }
