@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -67,6 +68,13 @@ impl<S> Encrypted<S> {
     pub(crate) fn end_point(&self) -> Option<Vec<u8>> {
         let (_, session) = self.0.get_ref();
         verify::end_point(session.peer_certificates()?.first()?)
+    }
+}
+
+impl<S: AsRawFd> Encrypted<S> {
+    /// The socket below.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.0.get_ref().0.as_raw_fd()
     }
 }
 

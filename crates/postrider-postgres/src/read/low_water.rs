@@ -1,0 +1,97 @@
+//! When to raise the socket's low-water mark, and when to lower it.
+//!
+//! The server sends each message of a transaction by itself. A reader that is woken for each costs the server more than twice the processor time of the
+//! messages themselves; one that is woken for 64 KiB costs it nothing. Raised while the stream is quiet, the mark would hold messages back.
+
+use std::time::{Duration, Instant};
+
+/// So many reads within the window mean a busy stream.
+const BUSY_READS: u32 = 32;
+const BUSY_WINDOW: Duration = Duration::from_millis(4);
+/// So long without a read means a quiet one.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// From 16 KiB on the size makes no difference.
+const RAISED_BYTES: i32 = 64 * 1024;
+const LOWERED_BYTES: i32 = 1;
+
+/// Counts reads; time comes as an argument.
+#[derive(Debug, Default)]
+pub(super) struct LowWater {
+    raised: bool,
+    reads: u32,
+    window_began: Option<Instant>,
+}
+
+impl LowWater {
+    /// Counts a read that brought bytes. Returns the mark to set, if it changes.
+    pub(super) fn note_read(&mut self, now: Instant) -> Option<i32> {
+        if self.raised {
+            return None;
+        }
+        let began = *self.window_began.get_or_insert(now);
+        if now.saturating_duration_since(began) > BUSY_WINDOW {
+            self.window_began = Some(now);
+            self.reads = 1;
+            return None;
+        }
+        self.reads = self.reads.saturating_add(1);
+        if self.reads < BUSY_READS {
+            return None;
+        }
+        self.raised = true;
+        Some(RAISED_BYTES)
+    }
+
+    /// Nothing came for as long as `patience`, or nobody reads any more. Returns the mark to set, if it changes.
+    pub(super) fn note_silence(&mut self) -> Option<i32> {
+        let changed = self.raised.then_some(LOWERED_BYTES);
+        *self = LowWater::default();
+        changed
+    }
+
+    /// How long to wait for bytes before the mark must be lowered; `None` while it is low.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.raised.then_some(PATIENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads(low_water: &mut LowWater, from: Instant, count: u32, gap: Duration) -> Vec<Option<i32>> {
+        (0..count).map(|turn| low_water.note_read(from + gap * turn)).collect()
+    }
+
+    #[test]
+    fn thirty_two_reads_within_four_milliseconds_raise_the_mark_once() {
+        let mut low_water = LowWater::default();
+        let changes = reads(&mut low_water, Instant::now(), 40, Duration::from_micros(100));
+        let raised: Vec<_> =
+            changes.iter().enumerate().filter_map(|(at, change)| change.map(|bytes| (at, bytes))).collect();
+        assert_eq!(raised, [(31, 65536)]);
+        assert_eq!(low_water.patience(), Some(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn slower_reads_never_raise_it() {
+        let mut low_water = LowWater::default();
+        let changes = reads(&mut low_water, Instant::now(), 1000, Duration::from_micros(140));
+        assert!(changes.iter().all(Option::is_none));
+        assert_eq!(low_water.patience(), None);
+        assert_eq!(low_water.note_silence(), None);
+    }
+
+    #[test]
+    fn silence_lowers_it_and_the_count_begins_anew() {
+        let mut low_water = LowWater::default();
+        let start = Instant::now();
+        reads(&mut low_water, start, 32, Duration::ZERO);
+        assert_eq!(low_water.note_silence(), Some(1));
+        assert_eq!(low_water.note_silence(), None);
+        assert_eq!(low_water.patience(), None);
+        let changes = reads(&mut low_water, start, 32, Duration::ZERO);
+        assert_eq!(changes.iter().flatten().count(), 1);
+        assert_eq!(changes[31], Some(65536));
+    }
+}

@@ -1,0 +1,141 @@
+//! Creates and drops replication slots.
+
+use std::time::Duration;
+
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::position::Lsn;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::errors::{Phase, protocol_violation};
+use crate::options::ConnectOptions;
+use crate::quote::quote_identifier;
+use crate::wire::{TextRow, Wire};
+
+/// After so long a creation that still waits is looked into.
+const LOOK_AFTER: Duration = Duration::from_secs(2);
+
+/// The transaction whose end a new slot waits for: the oldest that has written, and who runs it.
+const OLDEST_WRITER: &str = "
+    SELECT xid::text, who
+    FROM (SELECT backend_xid AS xid, 'process ' || pid || ', \"' || coalesce(application_name, '') || '\"' AS who
+          FROM pg_stat_activity WHERE backend_xid IS NOT NULL
+          UNION ALL
+          SELECT transaction, 'prepared as \"' || gid || '\"' FROM pg_prepared_xacts) AS writers
+    ORDER BY age(xid) DESC LIMIT 1";
+
+/// A slot that was just made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreatedSlot {
+    /// The stream starts with the first transaction that commits after this.
+    pub consistent_point: Lsn,
+}
+
+/// Creates a logical slot for pgoutput. The server first waits for every transaction that has already written something; after a while of that
+/// it is logged which one that is.
+///
+/// # Errors
+/// `SlotForeign` where the name is taken, `WalLevel`, `Transient` with the transaction that was waited for when `patience` is over: the
+/// creation is then cancelled; and what connecting leads to.
+pub async fn create_slot(options: &ConnectOptions, slot: &str, patience: Duration) -> Result<CreatedSlot> {
+    let mut wire = Wire::connect(options).await?;
+    let command = create_command(slot, server_version(&mut wire).await?);
+    let began = Instant::now();
+    let process_id = wire.process_id;
+    let rows = {
+        let creation = wire.query_unbounded(Phase::CreateSlot, &command);
+        tokio::pin!(creation);
+        let look_at = began + LOOK_AFTER.min(patience);
+        tokio::select! {
+            outcome = &mut creation => outcome?,
+            () = sleep_until(look_at) => {
+                let writer = oldest_writer(options).await?;
+                tracing::warn!("the new replication slot is waiting for {writer}");
+                match timeout_at(began + patience, &mut creation).await {
+                    Ok(outcome) => outcome?,
+                    Err(_elapsed) => return Err(give_up(options, process_id, patience).await),
+                }
+            }
+        }
+    };
+    wire.close().await;
+    // slot_name, consistent_point, snapshot_name, output_plugin
+    let consistent_point = rows.into_iter().next().and_then(|row| row.into_iter().nth(1).flatten());
+    consistent_point
+        .and_then(|text| text.parse().ok())
+        .map(|consistent_point| CreatedSlot { consistent_point })
+        .ok_or_else(|| protocol_violation("The answer to CREATE_REPLICATION_SLOT has no consistent point."))
+}
+
+/// Drops a slot; what it kept of the log is gone with it.
+///
+/// # Errors
+/// `SlotMissing`, `SlotInUse`, and what connecting leads to.
+pub async fn drop_slot(options: &ConnectOptions, slot: &str) -> Result<()> {
+    let mut wire = Wire::connect(options).await?;
+    wire.query(Phase::DropSlot, &format!("DROP_REPLICATION_SLOT {}", quote_identifier(slot))).await?;
+    wire.close().await;
+    Ok(())
+}
+
+/// `server_version_num`, 150018 for example.
+pub(crate) async fn server_version(wire: &mut Wire) -> Result<u32> {
+    let rows = wire.query(Phase::Query, "SHOW server_version_num").await?;
+    first_text(rows)
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| protocol_violation("The server names no version."))
+}
+
+fn create_command(slot: &str, server_version: u32) -> String {
+    // Version 15 has a list of options; 14 knows only words.
+    let no_snapshot = if server_version >= 150_000 { "(SNAPSHOT 'nothing')" } else { "NOEXPORT_SNAPSHOT" };
+    format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {no_snapshot}", quote_identifier(slot))
+}
+
+/// The server would finish the creation even if we left, so that it must be told to stop.
+async fn give_up(options: &ConnectOptions, process_id: i32, patience: Duration) -> Error {
+    let writer = match cancel_creation(options, process_id).await {
+        Ok(writer) => writer,
+        Err(error) => return error,
+    };
+    Error::new(ErrorKind::Transient, "a new replication slot must wait for a transaction that does not end")
+        .with_detail(format!("The server is waiting for {writer}; {} s passed.", patience.as_secs()))
+        .with_hint("End that transaction, then run `postrider setup` again: SELECT pg_terminate_backend(…) or ROLLBACK PREPARED '…';")
+}
+
+async fn cancel_creation(options: &ConnectOptions, process_id: i32) -> Result<String> {
+    let writer = oldest_writer(options).await?;
+    let mut wire = Wire::connect(options).await?;
+    wire.query(Phase::Query, &format!("SELECT pg_cancel_backend({process_id})")).await?;
+    wire.close().await;
+    Ok(writer)
+}
+
+async fn oldest_writer(options: &ConnectOptions) -> Result<String> {
+    let mut wire = Wire::connect(options).await?;
+    let rows = wire.query(Phase::Query, OLDEST_WRITER).await?;
+    wire.close().await;
+    let mut columns = rows.into_iter().next().unwrap_or_default().into_iter().flatten();
+    Ok(match (columns.next(), columns.next()) {
+        (Some(xid), Some(who)) => format!("transaction {xid} ({who})"),
+        (Some(xid), None) => format!("transaction {xid}"),
+        _ => "running transactions to be logged".to_owned(),
+    })
+}
+
+fn first_text(rows: Vec<TextRow>) -> Option<String> {
+    rows.into_iter().next()?.into_iter().next()?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_version_gets_its_own_syntax() {
+        assert_eq!(create_command("s", 140_023), r#"CREATE_REPLICATION_SLOT "s" LOGICAL pgoutput NOEXPORT_SNAPSHOT"#);
+        assert_eq!(
+            create_command("s", 150_018),
+            r#"CREATE_REPLICATION_SLOT "s" LOGICAL pgoutput (SNAPSHOT 'nothing')"#
+        );
+    }
+}
