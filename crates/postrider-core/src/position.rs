@@ -72,6 +72,15 @@ impl Position {
     /// Before everything of the first generation.
     pub const START: Position = Position { generation: Generation::FIRST, commit_lsn: Lsn::ZERO, ordinal: 0 };
 
+    /// The last position before this one: events at this position are not settled by it.
+    #[must_use]
+    pub fn just_before(self) -> Position {
+        match self.ordinal.checked_sub(1) {
+            Some(ordinal) => Position { ordinal, ..self },
+            None => Position::whole(self.generation, Lsn(self.commit_lsn.0.saturating_sub(1))),
+        }
+    }
+
     /// The position that stands for the whole transaction: after each of its changes, before the next commit.
     pub fn whole(generation: Generation, commit_lsn: Lsn) -> Position {
         Position { generation, commit_lsn, ordinal: u64::MAX }
@@ -82,6 +91,38 @@ impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:", self.generation.0, self.commit_lsn)?;
         if self.ordinal == u64::MAX { f.write_str("end") } else { write!(f, "{}", self.ordinal) }
+    }
+}
+
+/// Text that is no position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidPosition;
+
+impl fmt::Display for InvalidPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a position (generation, log sequence number and ordinal, as in 1:16/B374D848:3)")
+    }
+}
+
+impl std::error::Error for InvalidPosition {}
+
+impl FromStr for Position {
+    type Err = InvalidPosition;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPosition> {
+        let (generation, rest) = text.split_once(':').ok_or(InvalidPosition)?;
+        let (lsn, ordinal) = rest.split_once(':').ok_or(InvalidPosition)?;
+        let number = |digits: &str| {
+            if !digits.bytes().all(|b| b.is_ascii_digit()) {
+                return Err(InvalidPosition);
+            }
+            digits.parse::<u64>().map_err(|_| InvalidPosition)
+        };
+        Ok(Position {
+            generation: Generation(u32::try_from(number(generation)?).map_err(|_| InvalidPosition)?),
+            commit_lsn: lsn.parse().map_err(|_| InvalidPosition)?,
+            ordinal: if ordinal == "end" { u64::MAX } else { number(ordinal)? },
+        })
     }
 }
 
@@ -101,6 +142,23 @@ mod tests {
     fn a_malformed_lsn_is_refused() {
         for text in ["", "/", "0", "0/", "/0", "0/G", "0/123456789", "+1/0", "0/0/0", " 0/0"] {
             assert_eq!(text.parse::<Lsn>(), Err(InvalidLsn), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_position_reads_back_what_it_prints() {
+        for ordinal in [0, 1, u64::MAX - 1, u64::MAX] {
+            let position = Position { generation: Generation(7), commit_lsn: Lsn(0x16_B374_D848), ordinal };
+            assert_eq!(position.to_string().parse(), Ok(position));
+        }
+    }
+
+    #[test]
+    fn a_malformed_position_is_refused() {
+        for text in
+            ["", "1", "1:0/0", ":0/0:0", "1:0/0:", "1::0", "-1:0/0:0", "+1:0/0:0", "1:0/0:End", "4294967296:0/0:0"]
+        {
+            assert_eq!(text.parse::<Position>(), Err(InvalidPosition), "{text:?}");
         }
     }
 
