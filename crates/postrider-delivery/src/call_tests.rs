@@ -1,0 +1,235 @@
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+use super::*;
+use crate::connect::TlsRoots;
+use crate::test_server::{Act, TestServer, answer};
+use bytes::Bytes;
+use postrider_core::outcome::Lost;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+const CA: &[u8] = include_bytes!("../testdata/ca.pem");
+
+fn settings() -> HttpSettings {
+    HttpSettings {
+        roots: TlsRoots::Pem(CA.to_vec()),
+        connect_timeout: Duration::from_secs(20),
+        ..HttpSettings::default()
+    }
+}
+
+fn caller(url: &str, settings: &HttpSettings) -> HttpStageCaller {
+    let endpoint = Endpoint::parse(url).unwrap().with_header("authorization", "Bearer t").unwrap();
+    HttpStageCaller::new(BTreeMap::from([(StageName::new("PRICING"), endpoint)]), settings).unwrap()
+}
+
+fn stage_call(timeout: Duration) -> StageCall {
+    StageCall {
+        stage: StageName::new("PRICING"),
+        idempotency_key: "g/q/PRICING/0".into(),
+        attempt: 2,
+        fence: 7,
+        definition: Some("quote@3".into()),
+        timeout,
+        body: Bytes::from_static(b"{\"group_id\":\"g\"}"),
+    }
+}
+
+async fn call(url: &str) -> Outcome {
+    caller(url, &settings()).call(stage_call(Duration::from_secs(20))).await
+}
+
+async fn call_a_server_that(act: impl Fn() -> Act + Send + Sync + 'static, timeout: Duration) -> Outcome {
+    let server = TestServer::start(move |_| act()).await;
+    let outcome = caller(&server.url(), &settings()).call(stage_call(timeout)).await;
+    assert_eq!(server.received().len(), 1, "a request is sent once");
+    outcome
+}
+
+const LONG: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(200);
+
+fn bare(status: u16) -> Outcome {
+    Outcome::Answered(Answer { status, declared: None, replayed: false, retry_after: None })
+}
+
+#[tokio::test]
+async fn the_request_is_as_the_protocol_says() {
+    let server = TestServer::always(&answer("200 OK", "postrider-outcome: done\r\n", "{}")).await;
+    let outcome = call(&server.url()).await;
+    let expected = Answer { status: 200, declared: Some(Declared::Done), replayed: false, retry_after: None };
+    assert_eq!(outcome, Outcome::Answered(expected));
+    let [request] = &server.received()[..] else { panic!("one request") };
+    assert_eq!(request.head.lines().next(), Some("POST /in?x=1 HTTP/1.1"));
+    assert_eq!(request.body, "{\"group_id\":\"g\"}");
+    let host = server.address.to_string();
+    for (name, value) in [
+        ("host", host.as_str()),
+        ("content-type", "application/json"),
+        ("content-length", "16"),
+        ("user-agent", concat!("postrider/", env!("CARGO_PKG_VERSION"))),
+        ("authorization", "Bearer t"),
+        ("idempotency-key", "\"g/q/PRICING/0\""),
+        ("postrider-attempt", "2"),
+        ("postrider-fence", "7"),
+        ("postrider-stage", "PRICING"),
+        ("postrider-definition", "quote@3"),
+    ] {
+        assert_eq!(request.header(name), Some(value), "{name}");
+    }
+    let deadline: u64 = request.header("postrider-deadline").unwrap().parse().unwrap();
+    assert!((1..=20_000).contains(&deadline), "{deadline}");
+}
+
+#[tokio::test]
+async fn each_word_of_the_outcome_header_is_read() {
+    for declared in Declared::ALL {
+        let header = format!("Postrider-Outcome: {}\r\nIdempotency-Replayed: true\r\n", declared.as_str());
+        let server = TestServer::always(&answer("409 Conflict", &header, "")).await;
+        let expected = Answer { status: 409, declared: Some(declared), replayed: true, retry_after: None };
+        assert_eq!(call(&server.url()).await, Outcome::Answered(expected));
+    }
+    let server = TestServer::always(&answer("200 OK", "Postrider-Outcome: perhaps\r\n", "")).await;
+    assert_eq!(call(&server.url()).await, bare(200));
+}
+
+#[tokio::test]
+async fn retry_after_is_reported_in_both_forms() {
+    for header in
+        ["Retry-After: 7\r\n", "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\nRetry-After: Sun, 06 Nov 1994 08:49:44 GMT\r\n"]
+    {
+        let server = TestServer::always(&answer("429 Too Many Requests", header, "")).await;
+        let Outcome::Answered(answer) = call(&server.url()).await else { panic!("an answer") };
+        assert_eq!((answer.status, answer.retry_after), (429, Some(Duration::from_secs(7))));
+    }
+}
+
+#[tokio::test]
+async fn a_proxys_page_is_an_answer_without_a_word() {
+    let page = answer("502 Bad Gateway", "content-type: text/html\r\n", "<html>done</html>");
+    assert_eq!(call_a_server_that(move || Act::Answer(page.clone()), LONG).await, bare(502));
+}
+
+#[tokio::test]
+async fn a_redirect_is_reported_and_not_followed() {
+    let elsewhere = TestServer::always(&answer("200 OK", "", "")).await;
+    for status in ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"] {
+        let redirect = answer(status, &format!("location: {}\r\n", elsewhere.url()), "");
+        let code = status[..3].parse().unwrap();
+        assert_eq!(call_a_server_that(move || Act::Answer(redirect.clone()), LONG).await, bare(code));
+    }
+    assert!(elsewhere.received().is_empty());
+}
+
+#[tokio::test]
+async fn what_did_not_leave_is_not_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    drop(listener);
+    assert_eq!(call(&url).await, Outcome::NotSent(NotSent::Refused));
+    assert_eq!(call("http://nonexistent.invalid/").await, Outcome::NotSent(NotSent::Resolve));
+}
+
+#[tokio::test]
+async fn a_time_out_before_the_connection_stands_is_not_sent() {
+    // The kernel accepts the connection, and nobody answers the TLS handshake.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    let hasty = HttpSettings { connect_timeout: SHORT, ..settings() };
+    for (settings, timeout) in [(hasty, LONG), (settings(), SHORT)] {
+        let outcome = caller(&url, &settings).call(stage_call(timeout)).await;
+        assert_eq!(outcome, Outcome::NotSent(NotSent::ConnectTimeout));
+    }
+}
+
+#[tokio::test]
+async fn a_failed_tls_handshake_is_not_sent() {
+    let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = plain.local_addr().unwrap();
+    let speaking_plainly = tokio::spawn(async move {
+        let (mut stream, _) = plain.accept().await.unwrap();
+        stream.write_all(answer("400 Bad Request", "", "").as_bytes()).await.unwrap();
+        drop(stream.read(&mut [0; 1024]).await);
+    });
+    assert_eq!(call(&format!("https://{address}/")).await, Outcome::NotSent(NotSent::Tls));
+    speaking_plainly.await.unwrap();
+}
+
+#[tokio::test]
+async fn tls_is_spoken_to_whom_the_roots_trust_and_the_name_fits() {
+    let certificates = CertificateDer::pem_slice_iter(include_bytes!("../testdata/server.pem"));
+    let key = PrivateKeyDer::from_pem_slice(include_bytes!("../testdata/server.key")).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(certificates.map(Result::unwrap).collect(), key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serving = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut head = Vec::new();
+            while !head.windows(4).any(|window| window == b"\r\n\r\n") && stream.read_buf(&mut head).await.unwrap() > 0
+            {
+            }
+            stream.write_all(answer("200 OK", "postrider-outcome: done\r\n", "").as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+            drop(stream.shutdown().await);
+        }
+    });
+    let done = Answer { status: 200, declared: Some(Declared::Done), replayed: false, retry_after: None };
+    for host in ["localhost", "127.0.0.1"] {
+        assert_eq!(call(&format!("https://{host}:{port}/")).await, Outcome::Answered(done.clone()));
+    }
+    assert_eq!(call(&format!("https://127.0.0.2:{port}/")).await, Outcome::NotSent(NotSent::Refused));
+    let stranger = HttpSettings { roots: TlsRoots::System, ..settings() };
+    let endpoint = Endpoint::parse(&format!("https://localhost:{port}/")).unwrap();
+    match HttpStageCaller::new(BTreeMap::from([(StageName::new("PRICING"), endpoint)]), &stranger) {
+        Ok(caller) => assert_eq!(caller.call(stage_call(LONG)).await, Outcome::NotSent(NotSent::Tls)),
+        // A machine without any trusted roots says so at once.
+        Err(error) => assert_eq!(error.kind(), postrider_core::error::ErrorKind::Configuration),
+    }
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_connection_lost_after_the_request_left_is_lost() {
+    let reset = Outcome::Lost(Lost::Reset);
+    assert_eq!(call_a_server_that(|| Act::Reset, LONG).await, reset);
+    assert_eq!(call_a_server_that(|| Act::Close, LONG).await, reset);
+    let no_http = || Act::AnswerThenClose("SSH-2.0-OpenSSH_9.2\r\n".into());
+    assert_eq!(call_a_server_that(no_http, LONG).await, reset);
+}
+
+#[tokio::test]
+async fn a_truncated_answer_is_lost_even_if_its_head_says_done() {
+    for head in ["content-length: 100\r\n", "transfer-encoding: chunked\r\n"] {
+        let torn = format!("HTTP/1.1 200 OK\r\npostrider-outcome: done\r\n{head}\r\n5\r\nhello");
+        let outcome = call_a_server_that(move || Act::AnswerThenClose(torn.clone()), LONG).await;
+        assert_eq!(outcome, Outcome::Lost(Lost::Reset), "{head}");
+    }
+    let half_a_head = || Act::AnswerThenClose("HTTP/1.1 200 OK\r\npostrider-out".into());
+    assert_eq!(call_a_server_that(half_a_head, LONG).await, Outcome::Lost(Lost::Reset));
+}
+
+#[tokio::test]
+async fn silence_and_a_trickling_answer_end_at_the_total_time_out() {
+    assert_eq!(call_a_server_that(|| Act::Hang, SHORT).await, Outcome::Lost(Lost::Timeout));
+    let started = Instant::now();
+    let trickle = || Act::Trickle("HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n".into());
+    assert_eq!(call_a_server_that(trickle, SHORT).await, Outcome::Lost(Lost::Timeout));
+    assert!(started.elapsed() < Duration::from_secs(10), "60,000 bytes would trickle for 20 minutes");
+}
+
+#[tokio::test]
+async fn a_stage_without_an_endpoint_is_not_sent() {
+    let nobody = HttpStageCaller::new(BTreeMap::new(), &settings()).unwrap();
+    assert_eq!(nobody.call(stage_call(LONG)).await, Outcome::NotSent(NotSent::Resolve));
+}
