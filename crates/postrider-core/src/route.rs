@@ -305,7 +305,11 @@ impl Router {
                     }
                 }
                 let unrelated = tables.is_empty();
-                Ok(if unrelated { Route::Ignore(Ignored::UnrelatedTable) } else { Route::Alarm(Alarm::Truncated { tables }) })
+                Ok(if unrelated {
+                    Route::Ignore(Ignored::UnrelatedTable)
+                } else {
+                    Route::Alarm(Alarm::Truncated { tables })
+                })
             }
             Change::Message(message) => Ok(self.route_message(&message)),
         }
@@ -451,12 +455,23 @@ impl fmt::Display for RouteError {
 
 impl std::error::Error for RouteError {}
 
+impl fmt::Display for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Alarm::OutboxUpdated { table } => write!(f, "{table} was updated after its rows were delivered"),
+            Alarm::Truncated { tables } => {
+                f.write_str("truncated:")?;
+                tables.iter().try_for_each(|(_, table)| write!(f, " {table}"))
+            }
+        }
+    }
+}
+
 impl From<RouteError> for Error {
     fn from(error: RouteError) -> Error {
         Error::new(ErrorKind::Table, "a table lacks a column that the configuration names")
             .with_detail(format!("Column \"{}\" of table \"{}\" is missing from the log.", error.column, error.table))
             .with_hint("Map the column to its name in the table, and see that the publication's column list has it.")
-            .with_source(error)
     }
 }
 

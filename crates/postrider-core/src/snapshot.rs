@@ -35,6 +35,11 @@ impl Snapshot {
         full < self.xmin || (full < self.xmax && self.running.binary_search(&full).is_err())
     }
 
+    /// Whether a transaction got its id after this snapshot was taken.
+    pub fn began_after(&self, xid: u32) -> bool {
+        self.widen(xid) >= self.xmax
+    }
+
     fn widen(&self, xid: u32) -> u64 {
         let low = u32::try_from(self.xmax & 0xFFFF_FFFF).unwrap_or_default();
         let ahead = xid.wrapping_sub(low).cast_signed();

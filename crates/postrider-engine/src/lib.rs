@@ -1,1 +1,27 @@
-//! x
+//! The loops: from the log to the stages and sinks, and back to an acknowledgement.
+//!
+//! The engine knows its neighbours only through the ports of `postrider-core`. [`run`] starts everything and returns
+//! when the process shall end: after an orderly shutdown, or with the error that a person must act on.
+
+mod clock;
+mod confirm;
+mod deliver;
+mod executor;
+mod follow;
+mod health;
+mod intake;
+mod limits;
+mod pause;
+mod run;
+mod settings;
+mod settle;
+mod shutdown;
+mod telemetry;
+mod world;
+
+pub use limits::Limits;
+pub use run::{Parts, SinkPart, WorkPart, run};
+pub use settings::{Ack, Periods, Settings, WorkSettings};
+pub use shutdown::Shutdown;
+pub use telemetry::{ConsumerStatus, Status, Telemetry};
+pub use world::{SystemWorld, World};

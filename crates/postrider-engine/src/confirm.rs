@@ -1,0 +1,157 @@
+//! What: tells the server what it may forget, and the disk how far the consumers are.
+//! Where: the last step of the walk, back at the socket.
+//! Takes and gives: the ledger and the journal's durable end; the confirmed LSN, saved positions, released segments.
+//! Never: confirms what is not durable where the policy wants it.
+
+use crate::pause::Pause;
+use crate::settings::{Ack, Settings};
+use crate::settle::Ledger;
+use crate::shutdown::Shutdown;
+use crate::telemetry::Telemetry;
+use crate::world::World;
+use postrider_core::error::{Reaction, Result};
+use postrider_core::frontier::Frontier;
+use postrider_core::ports::{Confirmer, Journal, PositionStore};
+use postrider_core::position::{Lsn, Position};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Least time between two fsyncs that are asked for only to confirm. Feedback goes out each 100 ms at most, so nothing is
+/// won by more.
+const SYNC_PERIOD: Duration = Duration::from_millis(20);
+
+/// What the last step works with.
+#[derive(Debug)]
+pub(crate) struct Confirming {
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) positions: Arc<dyn PositionStore>,
+    pub(crate) ledger: Ledger,
+    /// The sinks that the slot waits for.
+    pub(crate) required: Vec<Arc<str>>,
+    /// The connection of the moment.
+    pub(crate) confirmer: watch::Receiver<Option<Arc<dyn Confirmer>>>,
+    /// Set while the guard lets the slot pass the sinks.
+    pub(crate) guard: Arc<AtomicBool>,
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) telemetry: Arc<Telemetry>,
+}
+
+impl Confirming {
+    /// Confirms until `stop`; then saves the positions and says the last word to the server.
+    pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
+        let mut frontier = Frontier::new(self.required.iter().cloned());
+        let mut saved = BTreeMap::new();
+        let mut pause = Pause::new(&settings.limits);
+        let mut durable = self.journal.durable();
+        let mut save = self.world.sleep(settings.periods.positions);
+        let world = self.world.clone();
+        loop {
+            self.confirm(&mut frontier, settings.ack, durable);
+            let journal = self.journal.clone();
+            tokio::select! {
+                biased;
+                // 1. the end
+                () = stop.requested() => break,
+                // 2. another connection: it has been told nothing yet
+                changed = self.confirmer.changed() => if changed.is_err() { break },
+                // 3. a consumer settled more
+                () = self.ledger.changed() => {}
+                // 4. the journal is durable further on
+                end = async { world.sleep(SYNC_PERIOD).await; journal.durable_past(durable).await } => durable = end?,
+                // 5. time to save the positions
+                () = &mut save => {
+                    let period = self.save(&mut saved, &mut pause, settings).await?;
+                    save = self.world.sleep(period);
+                }
+            }
+        }
+        self.finish(&mut frontier, &mut saved, settings).await
+    }
+
+    fn confirm(&self, frontier: &mut Frontier, ack: Ack, durable: Lsn) {
+        frontier.durable(durable);
+        for (consumer, settled) in self.ledger.all() {
+            frontier.settled(&consumer, settled.end);
+            self.telemetry.update_consumer(&consumer, |status| {
+                status.position = Some(settled.position);
+                status.settled = settled.end;
+            });
+        }
+        let at_journal = ack == Ack::Journal || self.guard.load(Ordering::Relaxed);
+        let confirmed = frontier.confirmable(at_journal);
+        if let Some(confirmer) = self.confirmer.borrow().as_ref() {
+            confirmer.confirm(confirmed, false);
+        }
+        self.telemetry.durable_lsn.set(durable.0.cast_signed());
+        self.telemetry.confirmed_lsn.set(confirmed.0.cast_signed());
+        self.telemetry.update(|status| {
+            status.durable = durable;
+            status.confirmed = confirmed;
+        });
+    }
+
+    /// Saves what has moved since the last time. Returns how long to wait until the next.
+    async fn save(
+        &self,
+        saved: &mut BTreeMap<Arc<str>, Position>,
+        pause: &mut Pause,
+        settings: &Settings,
+    ) -> Result<Duration> {
+        let moved: Vec<(Arc<str>, Position)> = self
+            .ledger
+            .all()
+            .into_iter()
+            .map(|(consumer, settled)| (consumer, settled.position))
+            .filter(|(consumer, position)| saved.get(consumer) != Some(position))
+            .collect();
+        if moved.is_empty() {
+            return Ok(settings.periods.positions);
+        }
+        match self.positions.save(&moved).await {
+            Ok(()) => {
+                pause.reset();
+                saved.extend(moved);
+                self.release(saved)?;
+                Ok(settings.periods.positions)
+            }
+            Err(error) if error.kind().reaction() == Reaction::Retry => Ok(pause.next(self.world.random())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The journal may drop what is behind every consumer that must not lose anything.
+    fn release(&self, saved: &BTreeMap<Arc<str>, Position>) -> Result<()> {
+        let mut needed: Option<Position> = None;
+        for consumer in &self.required {
+            let Some(position) = saved.get(consumer).copied() else { return Ok(()) };
+            needed = Some(needed.map_or(position, |needed| needed.min(position)));
+        }
+        match needed {
+            Some(position) => self.journal.release(position),
+            None => self.journal.release(Position::whole(self.journal.generation(), self.journal.durable())),
+        }
+    }
+
+    async fn finish(
+        self,
+        frontier: &mut Frontier,
+        saved: &mut BTreeMap<Arc<str>, Position>,
+        settings: &Settings,
+    ) -> Result<()> {
+        let appended = self.journal.appended();
+        let mut durable = self.journal.durable();
+        while durable < appended {
+            durable = self.journal.durable_past(durable).await?;
+        }
+        self.confirm(frontier, settings.ack, durable);
+        self.save(saved, &mut Pause::new(&settings.limits), settings).await?;
+        let confirmer = self.confirmer.borrow().clone();
+        match confirmer {
+            Some(confirmer) => confirmer.finish().await,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What: brings one sink what is for it, in order, until it has it.
+//! Where: the second branch behind the journal: *route*, *shape*, *batch*, *write*, *settle*.
+//! Takes and gives: the routes of changes; events for the sink, and its position in the ledger.
+//! Never: skips an event, or holds up another sink, the stages or the slot's feedback.
+
+use crate::follow::{Cursor, Visit, settled_by};
+use crate::limits::Limits;
+use crate::pause::Pause;
+use crate::run::SinkPart;
+use crate::settle::{Ledger, Settled};
+use crate::shutdown::Shutdown;
+use crate::telemetry::{ConsumerLabel, Telemetry};
+use crate::world::World;
+use postrider_core::error::{Error, Reaction, Result};
+use postrider_core::event::{Event, Payload};
+use postrider_core::ports::{Journal, PositionStore};
+use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::route::{Route, Routing};
+use postrider_core::shape;
+use postrider_core::transaction::PartHead;
+use std::sync::Arc;
+
+/// What a sink's loop works with.
+#[derive(Debug)]
+pub(crate) struct Delivering {
+    pub(crate) sink: SinkPart,
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) positions: Arc<dyn PositionStore>,
+    pub(crate) routing: Arc<Routing>,
+    pub(crate) ledger: Ledger,
+    pub(crate) limits: Limits,
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) telemetry: Arc<Telemetry>,
+}
+
+/// The events of one read of the journal.
+#[derive(Debug)]
+struct Batch<'a> {
+    events: Vec<Event>,
+    /// Events at or before are settled already.
+    after: Position,
+    /// What will be settled once all events are.
+    end: Option<(Position, Lsn)>,
+    name: &'a Arc<str>,
+    telemetry: &'a Telemetry,
+}
+
+impl Delivering {
+    /// Delivers until `stop`. A sink in trouble is retried for ever: nothing is lost and nobody else waits.
+    pub(crate) async fn run(mut self, stop: Shutdown) -> Result<()> {
+        let after = tokio::select! {
+            biased;
+            () = stop.requested() => return Ok(()),
+            after = self.resume() => after?,
+        };
+        let mut cursor = Cursor::new(&*self.journal, after, &self.routing)?;
+        let mut settled = Settled { position: after, end: Lsn::ZERO };
+        self.settle_what_was_before(&mut cursor, &mut settled, &stop).await?;
+        while !stop.is_requested() {
+            let mut batch =
+                Batch { events: Vec::new(), after, end: None, name: &self.sink.name, telemetry: &self.telemetry };
+            cursor.walk(&mut batch)?;
+            let Batch { events, end, .. } = batch;
+            if !self.write(&events, &mut settled, &stop).await {
+                return Ok(());
+            }
+            if let Some((position, end)) = end {
+                settled = Settled { position: position.max(settled.position), end: end.max(settled.end) };
+                self.ledger.settle(&self.sink.name, settled);
+            }
+            tokio::select! {
+                biased;
+                () = stop.requested() => return Ok(()),
+                more = cursor.next() => more?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Where to go on: the sink's own position where it keeps one, else the saved one, whichever is further.
+    async fn resume(&mut self) -> Result<Position> {
+        let saved = self.positions.load(&self.sink.name)?.unwrap_or(Position::START);
+        let mut pause = Pause::new(&self.limits);
+        loop {
+            match self.sink.sink.position().await {
+                Ok(kept) => {
+                    self.trouble(None);
+                    return Ok(kept.map_or(saved, |kept| kept.just_before().max(saved)));
+                }
+                Err(error) => self.fail(&error, &mut pause).await,
+            }
+        }
+    }
+
+    /// Waits for the first parts. If there are none at once, everything in the journal was settled before.
+    async fn settle_what_was_before(&self, cursor: &mut Cursor, settled: &mut Settled, stop: &Shutdown) -> Result<()> {
+        let end = self.journal.appended();
+        let next = cursor.next();
+        tokio::pin!(next);
+        if let std::task::Poll::Ready(first) = futures_util::poll!(&mut next) {
+            return first;
+        }
+        if settled.position > Position::START {
+            settled.end = end;
+            self.ledger.settle(&self.sink.name, *settled);
+        }
+        tokio::select! {
+            biased;
+            () = stop.requested() => Ok(()),
+            first = next => first,
+        }
+    }
+
+    /// Writes all events, however often it takes. `false`: `stop` came first.
+    async fn write(&mut self, events: &[Event], settled: &mut Settled, stop: &Shutdown) -> bool {
+        let mut rest = events;
+        let mut pause = Pause::new(&self.limits);
+        let label = ConsumerLabel { consumer: self.sink.name.to_string() };
+        while !rest.is_empty() {
+            let chunk = &rest[..chunk_len(rest, &self.limits)];
+            let written = tokio::select! {
+                biased;
+                () = stop.requested() => return false,
+                written = self.sink.sink.write(chunk) => written,
+            };
+            if let Some(last) = chunk[..written.settled].last() {
+                // A message shares its ordinal with the change after it, so within a transaction the last position may
+                // not be wholly settled yet; the one before it is.
+                settled.position = settled.position.max(last.position.just_before());
+                self.ledger.settle(&self.sink.name, *settled);
+                self.telemetry.events_settled.get_or_create(&label).inc_by(written.settled as u64);
+                pause.reset();
+                self.trouble(None);
+            }
+            rest = &rest[written.settled..];
+            if let Some(error) = written.error {
+                tokio::select! {
+                    biased;
+                    () = stop.requested() => return false,
+                    () = self.fail(&error, &mut pause) => {}
+                }
+            }
+        }
+        true
+    }
+
+    /// Says what is wrong, and waits.
+    async fn fail(&self, error: &Error, pause: &mut Pause) {
+        let first = !pause.is_failing();
+        let span = match error.kind().reaction() {
+            Reaction::Retry => pause.next(self.world.random()),
+            // It will not get better by itself, but a person may mend it while we run.
+            Reaction::Park | Reaction::Halt => {
+                pause.next(self.world.random());
+                self.limits.retry_max
+            }
+        };
+        if first {
+            tracing::warn!(sink = %self.sink.name, error = error.report(), "a sink does not take events; it is retried, and what is for it is kept");
+        }
+        self.telemetry.sink_failures.get_or_create(&ConsumerLabel { consumer: self.sink.name.to_string() }).inc();
+        self.trouble(Some(error.report()));
+        self.world.sleep(span).await;
+    }
+
+    fn trouble(&self, trouble: Option<String>) {
+        let required = self.sink.required;
+        self.telemetry.update_consumer(&self.sink.name, |status| {
+            status.required = required;
+            status.trouble = trouble;
+        });
+    }
+}
+
+impl Visit for Batch<'_> {
+    fn visit(&mut self, head: &PartHead, position: Position, route: Route<'_>) -> Result<()> {
+        if position <= self.after {
+            return Ok(());
+        }
+        match route {
+            Route::Outbox(row) => self.events.push(shape::outbox_event(&row, position, head.committed_at)?),
+            Route::OutboxMessage(message) => {
+                self.events.push(shape::message_event(&message, position, head.committed_at));
+            }
+            Route::Alarm(alarm) => {
+                let label = ConsumerLabel { consumer: self.name.to_string() };
+                self.telemetry.alarms.get_or_create(&label).inc();
+                tracing::error!(sink = %self.name, %position, %alarm, "an outbox was changed in a way that no event can tell");
+            }
+            Route::Work(_) | Route::Ignore(_) => {}
+        }
+        Ok(())
+    }
+
+    fn part_ends(&mut self, head: &PartHead, generation: Generation) -> Result<()> {
+        if head.last {
+            self.end = Some(settled_by(head, generation));
+        }
+        Ok(())
+    }
+}
+
+/// How many events from the front make one write.
+fn chunk_len(events: &[Event], limits: &Limits) -> usize {
+    let mut bytes = 0usize;
+    let mut count = 0;
+    for event in events.iter().take(limits.batch_events_max) {
+        bytes = bytes.saturating_add(payload_len(&event.payload));
+        if count > 0 && bytes > limits.batch_bytes_max {
+            break;
+        }
+        count += 1;
+    }
+    count
+}
+
+fn payload_len(payload: &Payload) -> usize {
+    match payload {
+        Payload::Null => 0,
+        Payload::Json(bytes) | Payload::Text(bytes) | Payload::Binary(bytes) => bytes.len(),
+    }
+}

@@ -1,0 +1,518 @@
+//! The executor: work rows become stage calls, and their answers checkpoints.
+//!
+//! One loop waits for whatever comes first, hands it to [`State`], which decides without waiting, and then starts what the
+//! state asks for. Claims, checkpoints and reads are batched by what gathers while one of their kind is on its way, never by
+//! a timer.
+
+mod checkpoint;
+mod claim;
+mod judge;
+mod observe;
+mod owners;
+mod resolve;
+mod rows;
+mod state;
+mod sweep;
+
+use crate::clock::ServerClock;
+use crate::follow::{Cursor, Visit, settled_by};
+use crate::limits::Limits;
+use crate::pause::Pause;
+use crate::run::WorkPart;
+use crate::settings::Periods;
+use crate::settle::{Ledger, Settled};
+use crate::shutdown::Shutdown;
+use crate::telemetry::{ConsumerLabel, Telemetry};
+use crate::world::World;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use postrider_core::error::{Error, Reaction, Result};
+use postrider_core::outcome::Outcome;
+use postrider_core::ports::{
+    BoxFuture, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Journal, OpenRows, PositionStore, Reading,
+};
+use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::route::{Route, Routing};
+use postrider_core::shape::{self, WorkChange};
+use postrider_core::snapshot::Snapshot;
+use postrider_core::time::Timestamp;
+use postrider_core::transaction::PartHead;
+use postrider_core::work::{OwnerId, WorkKey, WorkVersion};
+use state::{CallTicket, State};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The executor's name among the consumers.
+pub(crate) const CONSUMER: &str = "work";
+
+/// Between the sweep and its second look at what it found: the log has this long to bring it.
+const SECOND_LOOK: Duration = Duration::from_secs(5);
+
+/// What the executor works with.
+#[derive(Debug)]
+pub(crate) struct Executing {
+    pub(crate) work: WorkPart,
+    pub(crate) journal: Arc<dyn Journal>,
+    pub(crate) positions: Arc<dyn PositionStore>,
+    pub(crate) routing: Arc<Routing>,
+    pub(crate) ledger: Ledger,
+    pub(crate) limits: Limits,
+    pub(crate) periods: Periods,
+    pub(crate) clock: ServerClock,
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) telemetry: Arc<Telemetry>,
+}
+
+/// Something on its way, or nothing.
+type Flight<T> = Option<BoxFuture<'static, T>>;
+
+/// One page of the open rows, with the reader to go on with; no reader at the end.
+type Page = Result<(Option<Box<dyn OpenRows>>, Vec<WorkVersion>)>;
+
+/// All that is on its way. One statement of each kind at a time.
+#[derive(Default)]
+struct Flights {
+    calls: FuturesUnordered<BoxFuture<'static, (CallTicket, Outcome)>>,
+    checkpoint: Flight<(Vec<Checkpoint>, Result<Vec<CheckpointReply>>)>,
+    claim: Flight<(Vec<ClaimRequest>, Result<Vec<ClaimReply>>)>,
+    read: Flight<(Vec<WorkKey>, Result<Reading>)>,
+    owners: Flight<Result<Option<BTreeSet<OwnerId>>>>,
+    page: Flight<Page>,
+    second_look: Flight<Result<Reading>>,
+}
+
+/// What came first.
+enum Event {
+    Shutdown,
+    DrainOver,
+    Called(CallTicket, Outcome),
+    Checkpointed(Vec<Checkpoint>, Result<Vec<CheckpointReply>>),
+    Claimed(Vec<ClaimRequest>, Result<Vec<ClaimReply>>),
+    Read(Vec<WorkKey>, Result<Reading>),
+    Owners(Result<Option<BTreeSet<OwnerId>>>),
+    Page(Page),
+    SecondLook(Result<Reading>),
+    Log(Result<()>),
+    Alarm,
+}
+
+/// The loop's own state, beside that of the rows.
+struct Loop {
+    executing: Executing,
+    state: State,
+    flights: Flights,
+    cursor: Cursor,
+    /// The open rows are being read for the first time; the log waits until they are.
+    loading: bool,
+    /// Versions that this snapshot sees were read at start.
+    snapshot: Option<Snapshot>,
+    settled: Settled,
+    pause: Pause,
+    /// The database failed: no statement before this time of our own clock.
+    resume_at: Option<Timestamp>,
+    sweep_at: Timestamp,
+    second_look_at: Option<Timestamp>,
+    drain_until: Option<Timestamp>,
+}
+
+impl Executing {
+    /// Executes stages until `stop`, then until what is on its way has landed or the drain time is over.
+    pub(crate) async fn run(self, stop: Shutdown) -> Result<()> {
+        let after = self.positions.load(CONSUMER)?.unwrap_or(Position::START);
+        let cursor = Cursor::new(&*self.journal, after, &self.routing)?;
+        let state = State::new(
+            self.work.settings.clone(),
+            self.limits,
+            self.world.clone(),
+            self.clock.clone(),
+            self.telemetry.clone(),
+        );
+        let sweep_at = self.world.now().after(self.periods.sweep);
+        let pause = Pause::new(&self.limits);
+        let mut executor = Loop {
+            executing: self,
+            state,
+            flights: Flights::default(),
+            cursor,
+            loading: true,
+            snapshot: None,
+            settled: Settled { position: after, end: Lsn::ZERO },
+            pause,
+            resume_at: None,
+            sweep_at,
+            second_look_at: None,
+            drain_until: None,
+        };
+        executor.run(&stop).await
+    }
+}
+
+impl Loop {
+    async fn run(&mut self, stop: &Shutdown) -> Result<()> {
+        loop {
+            self.start();
+            if self.is_drained() {
+                return Ok(());
+            }
+            let event = self.next_event(stop).await;
+            if matches!(event, Event::DrainOver) {
+                tracing::warn!(
+                    calls = self.flights.calls.len(),
+                    "calls did not end within the drain time; their rows are taken over when their leases end"
+                );
+                return Ok(());
+            }
+            self.apply(event)?;
+            self.state.report();
+        }
+    }
+
+    /// Starts every statement and call that the state asks for and that may start now.
+    fn start(&mut self) {
+        let now = self.executing.world.now();
+        for (ticket, call) in self.state.take_calls() {
+            let caller = self.executing.work.caller.clone();
+            self.flights.calls.push(Box::pin(async move {
+                let outcome = caller.call(call).await;
+                (ticket, outcome)
+            }));
+        }
+        if self.resume_at.is_some_and(|at| at > now) {
+            return;
+        }
+        self.resume_at = None;
+        self.state.fire_timers();
+        self.start_checkpoint();
+        self.start_claim();
+        self.start_read();
+        self.start_owners(now);
+        self.start_page(now);
+        self.start_second_look(now);
+    }
+
+    fn start_checkpoint(&mut self) {
+        if self.flights.checkpoint.is_some() {
+            return;
+        }
+        let checkpoints = self.state.next_checkpoints();
+        if !checkpoints.is_empty() {
+            let (table, owner) = (self.executing.work.table.clone(), self.executing.work.settings.owner);
+            self.flights.checkpoint = Some(Box::pin(async move {
+                let replies = table.checkpoint(owner, &checkpoints).await;
+                (checkpoints, replies)
+            }));
+        }
+    }
+
+    fn start_claim(&mut self) {
+        if self.flights.claim.is_some() {
+            return;
+        }
+        let (requests, dead) = self.state.next_claims();
+        if !requests.is_empty() {
+            let (table, owner) = (self.executing.work.table.clone(), self.executing.work.settings.owner);
+            self.flights.claim = Some(Box::pin(async move {
+                let replies = table.claim(owner, &requests, &dead).await;
+                (requests, replies)
+            }));
+        }
+    }
+
+    fn start_read(&mut self) {
+        if self.flights.read.is_some() {
+            return;
+        }
+        let keys = self.state.next_reads();
+        if !keys.is_empty() {
+            let table = self.executing.work.table.clone();
+            self.flights.read = Some(Box::pin(async move {
+                let reading = table.read(&keys).await;
+                (keys, reading)
+            }));
+        }
+    }
+
+    fn start_owners(&mut self, now: Timestamp) {
+        let due = self.state.owners_mut().until_ask(now) == Some(Duration::ZERO);
+        if self.flights.owners.is_none() && due && self.drain_until.is_none() {
+            self.state.owners_mut().asked(now);
+            let table = self.executing.work.table.clone();
+            self.flights.owners = Some(Box::pin(async move { table.living_owners().await }));
+        }
+    }
+
+    /// Starts to read the open rows: at start, and for each sweep.
+    fn start_page(&mut self, now: Timestamp) {
+        let sweep_due = self.sweep_at <= now && self.second_look_at.is_none();
+        if self.flights.page.is_some() || self.drain_until.is_some() || !(self.loading || sweep_due) {
+            return;
+        }
+        self.sweep_at = now.after(self.executing.periods.sweep);
+        let table = self.executing.work.table.clone();
+        self.flights.page = Some(Box::pin(async move { next_page(table.open_rows().await?).await }));
+    }
+
+    fn start_second_look(&mut self, now: Timestamp) {
+        if self.second_look_at.is_none_or(|at| at > now) || self.flights.second_look.is_some() {
+            return;
+        }
+        let keys = self.state.suspects();
+        let table = self.executing.work.table.clone();
+        self.flights.second_look = Some(Box::pin(async move { table.read(&keys).await }));
+    }
+
+    /// Waits for whatever comes first; of what is there at once, the first in this list.
+    async fn next_event(&mut self, stop: &Shutdown) -> Event {
+        let draining = self.drain_until.is_some();
+        let drain_over = self.until(self.drain_until);
+        let alarm = self.until_alarm();
+        let world = self.executing.world.clone();
+        let flights = &mut self.flights;
+        tokio::select! {
+            biased;
+            // 1. the end
+            () = stop.requested(), if !draining => Event::Shutdown,
+            () = wait(&*world, drain_over), if draining => Event::DrainOver,
+            // 2. answers
+            Some((ticket, outcome)) = flights.calls.next() => Event::Called(ticket, outcome),
+            // 3. outcomes written
+            (checkpoints, replies) = landed(&mut flights.checkpoint) => Event::Checkpointed(checkpoints, replies),
+            // 4. rows claimed
+            (requests, replies) = landed(&mut flights.claim) => Event::Claimed(requests, replies),
+            // 5. rows read because a statement left them open
+            (keys, reading) = landed(&mut flights.read) => Event::Read(keys, reading),
+            // 6. who lives
+            owners = landed(&mut flights.owners) => Event::Owners(owners),
+            // 7. open rows, at start and for the sweep
+            page = landed(&mut flights.page) => Event::Page(page),
+            reading = landed(&mut flights.second_look) => Event::SecondLook(reading),
+            // 8. the log
+            log = self.cursor.next(), if !self.loading && !draining => Event::Log(log),
+            // 9. time
+            () = wait(&*world, alarm) => Event::Alarm,
+        }
+    }
+
+    fn apply(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Shutdown => {
+                self.state.drain();
+                self.drain_until = Some(self.executing.world.now().after(self.executing.limits.drain));
+            }
+            Event::Called(ticket, outcome) => self.state.called(&ticket, &outcome),
+            Event::Checkpointed(checkpoints, Ok(replies)) => {
+                self.pause.reset();
+                self.state.checkpoints_replied(checkpoints, replies);
+            }
+            Event::Checkpointed(checkpoints, Err(error)) => {
+                self.state.checkpoints_lost(checkpoints);
+                self.fail(error)?;
+            }
+            Event::Claimed(requests, Ok(replies)) => {
+                self.pause.reset();
+                self.state.claims_replied(requests, replies);
+            }
+            Event::Claimed(requests, Err(error)) => {
+                self.state.claims_lost(&requests);
+                self.fail(error)?;
+            }
+            Event::Read(keys, Ok(reading)) => self.state.resolve(&keys, reading),
+            Event::Read(keys, Err(error)) => {
+                self.state.reads_failed(keys);
+                self.fail(error)?;
+            }
+            Event::Owners(Ok(living)) => self.state.owners_replied(living.as_ref()),
+            Event::Owners(Err(error)) => {
+                self.state.owners_replied(None);
+                self.fail(error)?;
+            }
+            Event::Page(page) => self.page(page)?,
+            Event::SecondLook(Ok(reading)) => {
+                self.second_look_at = None;
+                self.state.convict(reading);
+            }
+            Event::SecondLook(Err(error)) => self.fail(error)?,
+            Event::Log(more) => {
+                more?;
+                self.walk()?;
+            }
+            Event::DrainOver | Event::Alarm => {}
+        }
+        Ok(())
+    }
+
+    /// A page of open rows came: the load at start takes them in, a sweep looks for what is not known.
+    fn page(&mut self, page: Page) -> Result<()> {
+        let (reader, rows) = match page {
+            Ok(page) => page,
+            // The load begins anew; a sweep is left to the next one.
+            Err(error) => return self.fail(error),
+        };
+        if self.loading {
+            for row in rows {
+                self.state.observe_version(row, 0);
+            }
+        } else {
+            self.state.suspect(&rows);
+        }
+        match reader {
+            Some(reader) => {
+                if self.loading {
+                    self.snapshot = Some(reader.snapshot().clone());
+                }
+                self.flights.page = Some(Box::pin(next_page(reader)));
+            }
+            None if self.loading => {
+                self.loading = false;
+                self.executing.telemetry.update(|status| status.work_ready = true);
+            }
+            None if !self.state.suspects().is_empty() => {
+                self.second_look_at = Some(self.executing.world.now().after(SECOND_LOOK));
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn walk(&mut self) -> Result<()> {
+        let mut versions = Versions {
+            state: &mut self.state,
+            snapshot: &mut self.snapshot,
+            settled: &mut self.settled,
+            telemetry: &self.executing.telemetry,
+        };
+        self.cursor.walk(&mut versions)?;
+        if self.state.may_forget() && self.settled.end > Lsn::ZERO {
+            self.executing.ledger.settle(&Arc::from(CONSUMER), self.settled);
+        }
+        Ok(())
+    }
+
+    /// A statement failed: a pause, or the end.
+    fn fail(&mut self, error: Error) -> Result<()> {
+        if error.kind().reaction() == Reaction::Halt {
+            return Err(error);
+        }
+        if !self.pause.is_failing() {
+            tracing::warn!(error = error.report(), "the work table cannot be reached; stages wait");
+        }
+        let pause = self.pause.next(self.executing.world.random());
+        self.resume_at = Some(self.executing.world.now().after(pause));
+        Ok(())
+    }
+
+    fn is_drained(&self) -> bool {
+        let flights = &self.flights;
+        self.drain_until.is_some()
+            && self.state.is_idle()
+            && flights.calls.is_empty()
+            && flights.checkpoint.is_none()
+            && flights.claim.is_none()
+            && flights.read.is_none()
+    }
+
+    /// The next time at which something must start although nothing happens.
+    fn until_alarm(&mut self) -> Option<Duration> {
+        let now = self.executing.world.now();
+        if self.resume_at.is_some() {
+            return self.until(self.resume_at);
+        }
+        let timer = if self.drain_until.is_some() { None } else { self.state.until_next_timer() };
+        let owners = self.state.owners_mut().until_ask(now).filter(|_| self.flights.owners.is_none());
+        let sweep =
+            self.until(Some(self.sweep_at)).filter(|_| self.flights.page.is_none() && self.second_look_at.is_none());
+        let second_look = self.until(self.second_look_at).filter(|_| self.flights.second_look.is_none());
+        [timer, owners, sweep, second_look].into_iter().flatten().min()
+    }
+
+    fn until(&self, at: Option<Timestamp>) -> Option<Duration> {
+        at.map(|at| at.since(self.executing.world.now()))
+    }
+}
+
+/// Takes the work rows out of what the log brings.
+struct Versions<'a> {
+    state: &'a mut State,
+    snapshot: &'a mut Option<Snapshot>,
+    settled: &'a mut Settled,
+    telemetry: &'a Telemetry,
+}
+
+impl Versions<'_> {
+    /// The version was read at start, or something newer was.
+    fn was_read(&mut self, xid: u32) -> bool {
+        let Some(snapshot) = self.snapshot.as_ref() else { return false };
+        if snapshot.sees(xid) {
+            return true;
+        }
+        // The first transaction that began after the snapshot was taken also committed after it, and so did all that
+        // follow in the log: nothing the snapshot sees can come any more.
+        if snapshot.began_after(xid) {
+            *self.snapshot = None;
+        }
+        false
+    }
+}
+
+impl Visit for Versions<'_> {
+    fn visit(&mut self, head: &PartHead, position: Position, route: Route<'_>) -> Result<()> {
+        match route {
+            Route::Work(row) => {
+                if self.was_read(head.xid) {
+                    return Ok(());
+                }
+                match shape::work_change(&row)? {
+                    WorkChange::Version { version, moved_from } => {
+                        if let Some(key) = moved_from {
+                            self.state.observe_gone(&key);
+                        }
+                        self.state.observe_version(version, head.xid);
+                    }
+                    WorkChange::Gone(key) => self.state.observe_gone(&key),
+                }
+            }
+            Route::Alarm(alarm) => {
+                let label = ConsumerLabel { consumer: CONSUMER.to_owned() };
+                self.telemetry.alarms.get_or_create(&label).inc();
+                tracing::error!(%position, %alarm, "the work table was changed in a way that no row tells");
+            }
+            Route::Outbox(_) | Route::OutboxMessage(_) | Route::Ignore(_) => {}
+        }
+        Ok(())
+    }
+
+    fn part_ends(&mut self, head: &PartHead, generation: Generation) -> Result<()> {
+        if head.last {
+            let (position, end) = settled_by(head, generation);
+            self.settled.position = self.settled.position.max(position);
+            self.settled.end = self.settled.end.max(end);
+        }
+        Ok(())
+    }
+}
+
+async fn next_page(mut reader: Box<dyn OpenRows>) -> Page {
+    let rows = reader.next_page().await?;
+    Ok(if rows.is_empty() { (None, rows) } else { (Some(reader), rows) })
+}
+
+/// Waits for a flight to land, for ever if there is none.
+async fn landed<T>(flight: &mut Flight<T>) -> T {
+    match flight {
+        Some(future) => {
+            let value = future.await;
+            *flight = None;
+            value
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for a span, for ever if there is none.
+async fn wait(world: &dyn World, span: Option<Duration>) {
+    match span {
+        Some(span) => world.sleep(span).await,
+        None => std::future::pending().await,
+    }
+}

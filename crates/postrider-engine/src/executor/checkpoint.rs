@@ -1,0 +1,101 @@
+//! What: writes what became of claimed rows, many in one statement, and claims their next stage in the same one.
+//! Where: after *judge*; what it writes is a new row version: the next lap.
+//! Takes and gives: settled rows; checkpoints, and what their replies mean.
+//! Never: writes for a row whose fence has moved on.
+
+use super::rows::{Doubt, Ending, Phase, Take};
+use super::state::State;
+use postrider_core::observe::Rank;
+use postrider_core::ports::{Checkpoint, CheckpointReply, Transition};
+use postrider_core::work::{StageName, WorkKey};
+use std::collections::BTreeMap;
+
+impl State {
+    /// The next checkpoint statement. Empty: nothing to write.
+    pub(crate) fn next_checkpoints(&mut self) -> Vec<Checkpoint> {
+        let mut checkpoints = Vec::new();
+        while checkpoints.len() < self.limits.statement_rows_max {
+            let Some(key) = self.settling.pop_front() else { break };
+            let Some(row) = self.rows.row_mut(&key) else { continue };
+            let Phase::Settling(ending) = std::mem::replace(&mut row.phase, Phase::Writing) else {
+                unreachable!("a row waits for its checkpoint until it is written")
+            };
+            let (stage, fence) = (row.stage.clone(), row.rank.fence());
+            let transition = match ending {
+                Ending::Done => self.succeed(&stage),
+                Ending::Other(transition) => transition,
+            };
+            checkpoints.push(Checkpoint { key, stage, fence, transition });
+        }
+        checkpoints
+    }
+
+    /// The statement came back. Checkpoints without a reply were refused by their guard.
+    pub(crate) fn checkpoints_replied(&mut self, checkpoints: Vec<Checkpoint>, replies: Vec<CheckpointReply>) {
+        let mut open: BTreeMap<WorkKey, Checkpoint> =
+            checkpoints.into_iter().map(|checkpoint| (checkpoint.key.clone(), checkpoint)).collect();
+        for reply in replies {
+            match reply {
+                CheckpointReply::Written { key } => {
+                    if let Some(checkpoint) = open.remove(&key) {
+                        self.checkpoint_written(checkpoint);
+                    }
+                }
+                CheckpointReply::Chained(claim) => {
+                    open.remove(&claim.key);
+                    self.claimed(&claim);
+                    self.begin_call(claim);
+                }
+            }
+        }
+        for checkpoint in open.into_values() {
+            self.checkpoint_open(checkpoint, true);
+        }
+    }
+
+    /// The reply was lost, or the statement failed: nobody knows whether the outcomes are written.
+    pub(crate) fn checkpoints_lost(&mut self, checkpoints: Vec<Checkpoint>) {
+        for checkpoint in checkpoints {
+            self.checkpoint_open(checkpoint, false);
+        }
+    }
+
+    /// Our outcome stands in the row.
+    pub(super) fn checkpoint_written(&mut self, checkpoint: Checkpoint) {
+        let now = self.clock.now();
+        let rank = Rank::settled(checkpoint.fence);
+        let (stage, phase) = match checkpoint.transition {
+            Transition::Advance { next } | Transition::Chain { next, .. } => (next, Phase::Due(Take::Free)),
+            Transition::Retry { after, .. } | Transition::Defer { after, .. } => {
+                (checkpoint.stage, Phase::Timed(now.after(after), Take::Free))
+            }
+            Transition::Release => (checkpoint.stage, Phase::Due(Take::Free)),
+            Transition::Finish | Transition::Park { .. } | Transition::Unknown { .. } => {
+                (checkpoint.stage, Phase::Finished)
+            }
+        };
+        self.written(&checkpoint.key, stage, rank, phase);
+    }
+
+    /// Success goes on: chained into the next stage where that has a free slot and nobody waits for it.
+    fn succeed(&mut self, stage: &StageName) -> Transition {
+        let next = self.settings.graph.stage(stage).and_then(|policy| policy.next.clone());
+        let Some(next) = next else { return Transition::Finish };
+        let Some(policy) = self.settings.graph.stage(&next) else { return Transition::Advance { next } };
+        if self.draining || self.free_slots(policy) == 0 || self.rows.has_due(&next) {
+            return Transition::Advance { next };
+        }
+        let lease = policy.lease;
+        self.use_slot(&next);
+        Transition::Chain { next, lease }
+    }
+
+    fn checkpoint_open(&mut self, checkpoint: Checkpoint, refused: bool) {
+        if let Transition::Chain { next, .. } = &checkpoint.transition {
+            let next = next.clone();
+            self.release_slot(&next);
+        }
+        let key = checkpoint.key.clone();
+        self.doubt(&key, Doubt::Checkpoint { checkpoint: Box::new(checkpoint), refused });
+    }
+}

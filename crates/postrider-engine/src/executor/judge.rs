@@ -1,0 +1,53 @@
+//! What: takes in the end of a stage call and says what becomes of the row.
+//! Where: after *call*, before *checkpoint*.
+//! Takes and gives: the call's ticket and its outcome; the row waits for its checkpoint.
+//! Never: writes, or starts the same key again.
+
+use super::rows::{Doubt, Ending};
+use super::state::{CallTicket, State};
+use crate::telemetry::VerdictLabel;
+use postrider_core::judge::{Attempt, Verdict, judge};
+use postrider_core::outcome::Outcome;
+
+impl State {
+    /// A call ended.
+    pub(crate) fn called(&mut self, ticket: &CallTicket, outcome: &Outcome) {
+        self.release_slot(&ticket.stage);
+        let not_sent = self.not_sent.entry(ticket.stage.clone()).or_default();
+        *not_sent = if matches!(outcome, Outcome::NotSent(_)) { not_sent.saturating_add(1) } else { 0 };
+        let attempt = Attempt {
+            number: ticket.attempt,
+            deferrals: ticket.deferrals,
+            not_sent_in_a_row: *not_sent,
+            random: self.world.random(),
+        };
+        let Some(policy) = self.settings.graph.stage(&ticket.stage) else { return };
+        let verdict = judge(policy, attempt, outcome);
+        let label = VerdictLabel { stage: ticket.stage.to_string(), verdict: verdict.as_str() };
+        self.telemetry.verdicts.get_or_create(&label).inc();
+        self.log(ticket, &verdict);
+        match verdict {
+            Verdict::Done => self.settle(&ticket.key, Ending::Done),
+            Verdict::Stale => self.doubt(&ticket.key, Doubt::Stale),
+            other => {
+                if let Some(transition) = other.into_transition() {
+                    self.settle(&ticket.key, Ending::Other(transition));
+                }
+            }
+        }
+    }
+
+    fn log(&self, ticket: &CallTicket, verdict: &Verdict) {
+        let (stage, attempt, fence) = (&ticket.stage, ticket.attempt, ticket.fence);
+        match verdict {
+            Verdict::Done => {}
+            Verdict::Retry { after, reason } | Verdict::Defer { after, reason, .. } => {
+                tracing::info!(%stage, attempt, fence, ?after, reason, "a stage call is tried again");
+            }
+            Verdict::Park { reason } | Verdict::Unknown { reason } => {
+                tracing::warn!(%stage, attempt, fence, reason, "a stage call needs a person");
+            }
+            Verdict::Stale => tracing::warn!(%stage, attempt, fence, "a receiver says that our fence is old"),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What: takes in one version of a work row, from the log or from a read.
+//! Where: after *decode* and *route*; leads to *claim*.
+//! Takes and gives: a row version and the transaction that wrote it; the row in a queue, under a timer, or forgotten.
+//! Never: claims, or believes a version older than the one it knows.
+
+use super::rows::{Ending, Phase, Row, Take};
+use super::state::State;
+use postrider_core::observe::{Observation, Rank, observe};
+use postrider_core::ports::Transition;
+use postrider_core::work::{WorkKey, WorkVersion};
+
+impl State {
+    /// A version came through the log, written by transaction `xid`.
+    pub(crate) fn observe_version(&mut self, version: WorkVersion, xid: u32) {
+        let rank = Rank::of(&version);
+        let mut known = None;
+        if let Some(row) = self.rows.row_mut(&version.key) {
+            if row.is_busy() {
+                let newest = row.newest.as_ref().map_or(row.rank, |newest| Rank::of(&newest.0));
+                if rank > newest {
+                    row.newest = Some(Box::new((version, xid)));
+                }
+                return;
+            }
+            if matches!(row.phase, Phase::Finished) && rank == row.rank {
+                self.rows.remove(&version.key);
+                return;
+            }
+            known = Some(row.rank);
+        }
+        self.place(version, xid, known);
+    }
+
+    /// The row was deleted.
+    pub(crate) fn observe_gone(&mut self, key: &WorkKey) {
+        if self.rows.row(key).is_some_and(|row| !row.is_busy()) {
+            self.rows.remove(key);
+        }
+    }
+
+    /// Puts a version where it belongs. `known` is the rank below which it says nothing new.
+    pub(super) fn place(&mut self, version: WorkVersion, xid: u32, known: Option<Rank>) {
+        let now = self.clock.now();
+        let observation = observe(&self.settings.graph, self.settings.owner, known, &version, now);
+        let phase = match observation {
+            Observation::Ignore => return,
+            Observation::ClaimNow => Phase::Due(Take::Free),
+            Observation::ClaimAt(at) => Phase::Timed(at, Take::Free),
+            Observation::TakeOverAt(at, owner) => self.foreign(at, owner),
+            Observation::Orphan => Phase::Settling(Ending::Other(Transition::Release)),
+            Observation::Rest => {
+                self.rows.remove(&version.key);
+                return;
+            }
+            Observation::StageMissing => {
+                tracing::warn!(stage = %version.stage, "a work row is in a stage that the configuration does not have; it waits");
+                self.rows.remove(&version.key);
+                return;
+            }
+            Observation::AttemptsUsedUp => {
+                tracing::warn!(stage = %version.stage, "a work row waits with its attempts used up; nothing will start it until a person raises the limit or resets its count");
+                self.rows.remove(&version.key);
+                return;
+            }
+        };
+        let orphan = matches!(phase, Phase::Settling(_));
+        let rank = Rank::of(&version);
+        self.rows.put(&version.key, Row { rank, stage: version.stage, xid, phase, misses: 0, newest: None });
+        if orphan {
+            self.settling.push_back(version.key);
+        }
+    }
+
+    /// Another executor runs the row: its lease is timed, and whether it lives is asked.
+    fn foreign(&mut self, at: postrider_core::time::Timestamp, owner: Option<postrider_core::work::OwnerId>) -> Phase {
+        let now = self.clock.now();
+        if owner.is_some_and(|owner| self.owners.is_dead(owner)) {
+            return Phase::Due(Take::Over(owner));
+        }
+        if owner.is_some() {
+            self.owners.ask(self.world.now());
+        }
+        // The guard says "earlier than now": one microsecond later the lease has run out for it, too.
+        let at = at.after(std::time::Duration::from_micros(1));
+        if at > now { Phase::Timed(at, Take::Over(owner)) } else { Phase::Due(Take::Over(owner)) }
+    }
+}

@@ -1,0 +1,149 @@
+//! What: reads the rows that a statement left open, and finds out what became of them.
+//! Where: beside the walk: after a *claim* or a *checkpoint* that touched fewer rows than it named, or whose reply was lost.
+//! Takes and gives: the rows as they are now, with their snapshot; the row observed anew, adopted, or tried again.
+//! Never: takes "zero rows" for "lost" while the version that led there is not visible yet.
+
+use super::rows::{Doubt, Ending, Phase, Take};
+use super::state::State;
+use postrider_core::observe::Rank;
+use postrider_core::ports::{Checkpoint, Reading, Transition};
+use postrider_core::work::{StageState, WorkKey, WorkVersion};
+use std::collections::BTreeMap;
+
+impl State {
+    /// The next rows to read. Empty: none.
+    pub(crate) fn next_reads(&mut self) -> Vec<WorkKey> {
+        let mut keys = Vec::new();
+        while keys.len() < self.limits.statement_rows_max {
+            let Some(key) = self.doubts.pop_first() else { break };
+            keys.push(key);
+        }
+        keys
+    }
+
+    /// The read failed: the same rows again.
+    pub(crate) fn reads_failed(&mut self, keys: Vec<WorkKey>) {
+        self.doubts.extend(keys);
+    }
+
+    /// The rows as they are.
+    pub(crate) fn resolve(&mut self, keys: &[WorkKey], reading: Reading) {
+        let Reading { rows, snapshot } = reading;
+        let mut found: BTreeMap<WorkKey, WorkVersion> = rows.into_iter().map(|row| (row.key.clone(), row)).collect();
+        for key in keys {
+            let Some(row) = self.rows.row_mut(key) else { continue };
+            let Phase::Reading(doubt) = std::mem::replace(&mut row.phase, Phase::Calling) else { continue };
+            let visible = row.xid == 0 || snapshot.sees(row.xid);
+            let version = found.remove(key);
+            match doubt {
+                Doubt::Claim(take) => self.resolve_claim(key, take, version, visible),
+                Doubt::Checkpoint { checkpoint, refused } => self.resolve_checkpoint(*checkpoint, refused, version),
+                Doubt::Stale => self.resolve_stale(key, version),
+            }
+        }
+    }
+
+    fn resolve_claim(&mut self, key: &WorkKey, take: Take, version: Option<WorkVersion>, visible: bool) {
+        let Some(row) = self.rows.row(key) else { return };
+        let seen = row.rank;
+        match version {
+            Some(version) if Rank::of(&version) > seen => {
+                if version.lease_owner != Some(self.settings.owner) {
+                    self.telemetry.claims_lost.inc();
+                }
+                self.renew(version);
+            }
+            // Seen as it was: the guard failed by the clock, by the budget, or the reply of a claim that failed was lost.
+            Some(version) if Rank::of(&version) == seen => {
+                let misses = row.misses;
+                self.renew(version);
+                self.miss_again(key, misses);
+            }
+            // Older than what the log showed, or not there: the log is read before its commit is visible (wait for it),
+            // or the row was rewritten or deleted since (believe the table).
+            _ if !visible => {
+                self.unseen.insert(key.clone());
+                self.miss(key, take);
+            }
+            Some(version) => self.renew(version),
+            None => self.forget(key),
+        }
+    }
+
+    fn resolve_checkpoint(&mut self, checkpoint: Checkpoint, refused: bool, version: Option<WorkVersion>) {
+        let key = checkpoint.key.clone();
+        let Some(version) = version else {
+            self.stale(refused);
+            return self.forget(&key);
+        };
+        let ours = version.lease_owner == Some(self.settings.owner) && version.state == StageState::Running;
+        if ours && version.fence == checkpoint.fence && version.stage == checkpoint.stage {
+            return self.settle(&key, again(checkpoint.transition));
+        }
+        // Nobody but the holder leaves the fence as it is, so a settled version of our fence is our outcome.
+        if Rank::of(&version) == Rank::settled(checkpoint.fence) {
+            return self.renew(version);
+        }
+        let chained = matches!(checkpoint.transition, Transition::Chain { .. });
+        if !(ours && chained && Some(version.fence) == checkpoint.fence.checked_add(1)) {
+            self.stale(refused);
+        }
+        self.renew(version);
+    }
+
+    fn resolve_stale(&mut self, key: &WorkKey, version: Option<WorkVersion>) {
+        let Some(version) = version else { return self.forget(key) };
+        let claimed = self.rows.row(key).map(|row| row.rank);
+        let ours = version.lease_owner == Some(self.settings.owner) && version.state == StageState::Running;
+        if ours && Some(Rank::of(&version)) == claimed {
+            // The receiver has seen a higher fence than the row has: only a person can say how.
+            let reason = "STALE: the receiver has seen a higher fence than the row's".to_owned();
+            return self.settle(key, Ending::Other(Transition::Park { reason }));
+        }
+        self.renew(version);
+    }
+
+    /// Forgets what was known of the row and observes it as it is, or a newer version that came meanwhile.
+    fn renew(&mut self, version: WorkVersion) {
+        let newest = self.rows.remove(&version.key).and_then(|row| row.newest);
+        self.unseen.remove(&version.key);
+        let read = Rank::of(&version);
+        self.place(version, 0, None);
+        if let Some(newest) = newest
+            && Rank::of(&newest.0) > read
+        {
+            let (version, xid) = *newest;
+            self.observe_version(version, xid);
+        }
+    }
+
+    fn miss_again(&mut self, key: &WorkKey, misses: u32) {
+        let Some(row) = self.rows.row_mut(key) else { return };
+        row.misses = misses;
+        if let Phase::Due(take) = row.phase {
+            self.miss(key, take);
+        }
+    }
+
+    fn forget(&mut self, key: &WorkKey) {
+        self.unseen.remove(key);
+        let newest = self.rows.remove(key).and_then(|row| row.newest);
+        if let Some(newest) = newest {
+            let (version, xid) = *newest;
+            self.observe_version(version, xid);
+        }
+    }
+
+    fn stale(&mut self, refused: bool) {
+        self.telemetry.stale_checkpoints.inc();
+        tracing::warn!(refused, "a checkpoint changed nothing: the row has moved on under a higher fence");
+    }
+}
+
+/// What a checkpoint that was not written is tried again as; whether success chains is decided anew.
+fn again(transition: Transition) -> Ending {
+    match transition {
+        Transition::Advance { .. } | Transition::Chain { .. } | Transition::Finish => Ending::Done,
+        other => Ending::Other(other),
+    }
+}

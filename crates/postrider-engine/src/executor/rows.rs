@@ -1,0 +1,172 @@
+//! The open rows in memory: what is known of each, what is done about it, and when.
+
+use postrider_core::observe::Rank;
+use postrider_core::ports::{Checkpoint, Transition};
+use postrider_core::time::Timestamp;
+use postrider_core::work::{OwnerId, StageName, WorkKey, WorkVersion};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// One row.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// The newest version known.
+    pub(crate) rank: Rank,
+    pub(crate) stage: StageName,
+    /// The transaction that wrote it, where the log showed it; 0 where it was read.
+    pub(crate) xid: u32,
+    pub(crate) phase: Phase,
+    /// Claims in a row that touched nothing although the row seemed due.
+    pub(crate) misses: u32,
+    /// A newer version that came while we were busy with this one.
+    pub(crate) newest: Option<Box<(WorkVersion, u32)>>,
+}
+
+/// What is done about a row.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    /// In the queue of its stage.
+    Due(Take),
+    /// In the queue at this time of the server's clock.
+    Timed(Timestamp, Take),
+    /// In a claim statement.
+    Claiming(Take),
+    /// Its request is on the way.
+    Calling,
+    /// Its outcome waits for a checkpoint.
+    Settling(Ending),
+    /// In a checkpoint statement.
+    Writing,
+    /// A statement left its state open: it is read.
+    Reading(Doubt),
+    /// Our own outcome put it to rest; kept until the log shows that, so that older versions still on the way are known as such.
+    Finished,
+}
+
+/// How a row may be claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Take {
+    /// It waits for anybody.
+    Free,
+    /// It runs elsewhere, under this owner.
+    Over(Option<OwnerId>),
+}
+
+/// What a claimed row ends in.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The stage succeeded; what comes next is decided when the statement is written.
+    Done,
+    /// Something else.
+    Other(Transition),
+}
+
+/// Why a row is read.
+#[derive(Debug)]
+pub(crate) enum Doubt {
+    /// A claim touched nothing, or its reply was lost.
+    Claim(Take),
+    /// A checkpoint's guard did not hold (`refused`), or its reply was lost.
+    Checkpoint { checkpoint: Box<Checkpoint>, refused: bool },
+    /// The receiver said that our fence is old.
+    Stale,
+}
+
+/// All rows, with the queues and the timers over them.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    rows: BTreeMap<WorkKey, Row>,
+    due: BTreeMap<StageName, VecDeque<WorkKey>>,
+    timers: BTreeSet<(Timestamp, WorkKey)>,
+}
+
+impl Row {
+    /// A statement or a call has this row; what the log says must wait.
+    pub(crate) fn is_busy(&self) -> bool {
+        match self.phase {
+            Phase::Claiming(_) | Phase::Calling | Phase::Settling(_) | Phase::Writing | Phase::Reading(_) => true,
+            Phase::Due(_) | Phase::Timed(..) | Phase::Finished => false,
+        }
+    }
+}
+
+impl Rows {
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(crate) fn row(&self, key: &WorkKey) -> Option<&Row> {
+        self.rows.get(key)
+    }
+
+    pub(crate) fn row_mut(&mut self, key: &WorkKey) -> Option<&mut Row> {
+        self.rows.get_mut(key)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&WorkKey, &Row)> {
+        self.rows.iter()
+    }
+
+    /// Puts a row into a phase; queues and timers follow. Entries of earlier phases are left and found void later.
+    pub(crate) fn put(&mut self, key: &WorkKey, row: Row) {
+        self.enlist(key, &row.stage, &row.phase);
+        self.rows.insert(key.clone(), row);
+    }
+
+    /// Changes the phase of a row that is there.
+    pub(crate) fn set(&mut self, key: &WorkKey, phase: Phase) {
+        let Some(mut row) = self.rows.remove(key) else { return };
+        row.phase = phase;
+        self.put(key, row);
+    }
+
+    pub(crate) fn remove(&mut self, key: &WorkKey) -> Option<Row> {
+        self.rows.remove(key)
+    }
+
+    /// The next row of a stage that is due, moved to the claim.
+    pub(crate) fn pop_due(&mut self, stage: &StageName) -> Option<(WorkKey, Rank, Take)> {
+        let queue = self.due.get_mut(stage)?;
+        while let Some(key) = queue.pop_front() {
+            let Some(row) = self.rows.get_mut(&key) else { continue };
+            let Phase::Due(take) = row.phase else { continue };
+            if row.stage == *stage {
+                row.phase = Phase::Claiming(take);
+                return Some((key, row.rank, take));
+            }
+        }
+        None
+    }
+
+    /// Whether a stage has entries in its queue; some may be void.
+    pub(crate) fn has_due(&self, stage: &StageName) -> bool {
+        self.due.get(stage).is_some_and(|queue| !queue.is_empty())
+    }
+
+    /// The earliest timer.
+    pub(crate) fn next_timer(&self) -> Option<Timestamp> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Moves every row whose time has come into the queue of its stage.
+    pub(crate) fn fire(&mut self, now: Timestamp) {
+        while let Some((at, key)) = self.timers.pop_first() {
+            if at > now {
+                self.timers.insert((at, key));
+                return;
+            }
+            let take = match self.rows.get(&key).map(|row| &row.phase) {
+                Some(Phase::Timed(set_for, take)) if *set_for == at => *take,
+                _ => continue,
+            };
+            self.set(&key, Phase::Due(take));
+        }
+    }
+
+    fn enlist(&mut self, key: &WorkKey, stage: &StageName, phase: &Phase) {
+        match phase {
+            Phase::Due(_) => self.due.entry(stage.clone()).or_default().push_back(key.clone()),
+            Phase::Timed(at, _) => drop(self.timers.insert((*at, key.clone()))),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What the executor knows and decides; no waiting happens here.
+//!
+//! The loop hands in what happened and takes out the statements, calls and reads to start. The verbs that change this state
+//! stand in files of their own: *observe*, *claim*, *judge*, *checkpoint*, and *resolve* for what a statement left open.
+
+use super::owners::Owners;
+use super::rows::{Doubt, Ending, Phase, Row, Rows};
+use super::sweep::Suspects;
+use crate::clock::ServerClock;
+use crate::limits::Limits;
+use crate::settings::WorkSettings;
+use crate::telemetry::{StageLabel, Telemetry};
+use crate::world::World;
+use postrider_core::call::stage_call;
+use postrider_core::observe::Rank;
+use postrider_core::ports::{Claim, StageCall};
+use postrider_core::stage::StagePolicy;
+use postrider_core::work::{StageName, WorkKey};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pause before a row that seemed due and could not be claimed is tried again; doubled up to [`MISS_PAUSE_MAX`].
+const MISS_PAUSE_FIRST: Duration = Duration::from_millis(5);
+const MISS_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(super) settings: WorkSettings,
+    pub(super) limits: Limits,
+    pub(super) world: Arc<dyn World>,
+    pub(super) clock: ServerClock,
+    pub(super) telemetry: Arc<Telemetry>,
+    pub(super) rows: Rows,
+    /// Requests in flight and claims that will become one, by stage.
+    pub(super) in_use: BTreeMap<StageName, u32>,
+    /// Calls in a row that were not sent, by stage.
+    pub(super) not_sent: BTreeMap<StageName, u32>,
+    /// Rows whose outcome waits for a checkpoint, oldest first.
+    pub(super) settling: VecDeque<WorkKey>,
+    /// Rows to read, because a statement left their state open.
+    pub(super) doubts: BTreeSet<WorkKey>,
+    /// Rows whose version in the log was not yet visible to a claim.
+    pub(super) unseen: BTreeSet<WorkKey>,
+    pub(super) owners: Owners,
+    pub(super) suspects: Suspects,
+    /// No new claims: the process is ending.
+    pub(super) draining: bool,
+    /// Requests to start.
+    to_call: Vec<(CallTicket, StageCall)>,
+}
+
+/// What a call's end is judged by, beside its outcome.
+#[derive(Debug, Clone)]
+pub(crate) struct CallTicket {
+    pub(crate) key: WorkKey,
+    pub(crate) stage: StageName,
+    pub(crate) fence: i64,
+    pub(crate) attempt: u32,
+    pub(crate) deferrals: u32,
+}
+
+impl State {
+    pub(crate) fn new(
+        settings: WorkSettings,
+        limits: Limits,
+        world: Arc<dyn World>,
+        clock: ServerClock,
+        telemetry: Arc<Telemetry>,
+    ) -> State {
+        State {
+            settings,
+            limits,
+            world,
+            clock,
+            telemetry,
+            rows: Rows::default(),
+            in_use: BTreeMap::new(),
+            not_sent: BTreeMap::new(),
+            settling: VecDeque::new(),
+            doubts: BTreeSet::new(),
+            unseen: BTreeSet::new(),
+            owners: Owners::default(),
+            suspects: Suspects::default(),
+            draining: false,
+            to_call: Vec::new(),
+        }
+    }
+
+    /// From now on nothing is claimed; what is claimed and unsent is given back.
+    pub(crate) fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Nothing is on the way any more that this state waits for, calls and statements in flight apart.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.settling.is_empty() && self.doubts.is_empty() && self.to_call.is_empty()
+    }
+
+    /// The requests to start now.
+    pub(crate) fn take_calls(&mut self) -> Vec<(CallTicket, StageCall)> {
+        std::mem::take(&mut self.to_call)
+    }
+
+    /// Rows move on to their queues whose time has come.
+    pub(crate) fn fire_timers(&mut self) {
+        self.rows.fire(self.clock.now());
+    }
+
+    /// How long until the next timer.
+    pub(crate) fn until_next_timer(&self) -> Option<Duration> {
+        self.rows.next_timer().map(|at| at.since(self.clock.now()))
+    }
+
+    /// All that the log brought so far is visible to others, so that a restart need not see it again.
+    pub(crate) fn may_forget(&self) -> bool {
+        self.unseen.is_empty()
+    }
+
+    pub(crate) fn report(&self) {
+        self.telemetry.open_rows.set(i64::try_from(self.rows.len()).unwrap_or(i64::MAX));
+        self.telemetry.calls_in_flight.set(self.in_use.values().map(|used| i64::from(*used)).sum());
+    }
+
+    /// A claim is ours: its request is started, unless it must not leave.
+    pub(super) fn begin_call(&mut self, claim: Claim) {
+        let Some(policy) = self.settings.graph.stage(&claim.stage) else {
+            // Claims are made only for stages of the graph.
+            return;
+        };
+        let refusal = if self.draining {
+            Some(postrider_core::ports::Transition::Release)
+        } else if claim.payload_changed {
+            let reason = "PAYLOAD_CHANGED: the payload differs from the first attempt's".to_owned();
+            Some(postrider_core::ports::Transition::Park { reason })
+        } else {
+            None
+        };
+        if let Some(transition) = refusal {
+            self.release_slot(&claim.stage);
+            self.settle(&claim.key, Ending::Other(transition));
+            return;
+        }
+        let call = stage_call(policy, &self.settings.key_names, &claim);
+        let ticket = CallTicket {
+            key: claim.key.clone(),
+            stage: claim.stage.clone(),
+            fence: claim.fence,
+            attempt: claim.attempt,
+            deferrals: claim.deferrals,
+        };
+        self.telemetry.calls_started.get_or_create(&StageLabel { stage: claim.stage.to_string() }).inc();
+        self.rows.set(&claim.key, Phase::Calling);
+        self.to_call.push((ticket, call));
+    }
+
+    /// The row's outcome is known: it waits for the next checkpoint.
+    pub(super) fn settle(&mut self, key: &WorkKey, ending: Ending) {
+        self.rows.set(key, Phase::Settling(ending));
+        self.settling.push_back(key.clone());
+    }
+
+    /// The row's state is open: it waits for the next read.
+    pub(super) fn doubt(&mut self, key: &WorkKey, doubt: Doubt) {
+        self.rows.set(key, Phase::Reading(doubt));
+        self.doubts.insert(key.clone());
+    }
+
+    /// The row was seen due and could not be claimed: it is tried again after a short, growing pause.
+    pub(super) fn miss(&mut self, key: &WorkKey, take: super::rows::Take) {
+        let Some(row) = self.rows.row_mut(key) else { return };
+        let pause = MISS_PAUSE_FIRST.saturating_mul(1 << row.misses.min(10)).min(MISS_PAUSE_MAX);
+        row.misses = row.misses.saturating_add(1);
+        let at = self.clock.now().after(pause);
+        self.rows.set(key, Phase::Timed(at, take));
+    }
+
+    /// The row is ours at this fence.
+    pub(super) fn claimed(&mut self, claim: &Claim) {
+        let Some(mut row) = self.rows.remove(&claim.key) else { return };
+        row.rank = Rank::claimed(claim.fence);
+        row.stage = claim.stage.clone();
+        row.misses = 0;
+        self.unseen.remove(&claim.key);
+        self.rows.put(&claim.key, row);
+    }
+
+    /// Our outcome is written: the row's newest version is ours, or one that came meanwhile.
+    pub(super) fn written(&mut self, key: &WorkKey, stage: StageName, rank: Rank, phase: Phase) {
+        let Some(mut row) = self.rows.remove(key) else { return };
+        let newest = row.newest.take();
+        let shown = newest.as_ref().is_some_and(|newest| Rank::of(&newest.0) >= rank);
+        // A row at rest that the log has shown already needs no place here any more.
+        if !(matches!(phase, Phase::Finished) && shown) {
+            self.rows.put(key, Row { rank, stage, xid: 0, phase, misses: 0, newest: None });
+        }
+        if let Some(newest) = newest
+            && Rank::of(&newest.0) > rank
+        {
+            let (version, xid) = *newest;
+            self.observe_version(version, xid);
+        }
+    }
+
+    pub(super) fn free_slots(&self, policy: &StagePolicy) -> u32 {
+        policy.concurrency.saturating_sub(self.in_use.get(&policy.name).copied().unwrap_or(0))
+    }
+
+    pub(super) fn use_slot(&mut self, stage: &StageName) {
+        *self.in_use.entry(stage.clone()).or_default() += 1;
+    }
+
+    pub(super) fn release_slot(&mut self, stage: &StageName) {
+        let used = self.in_use.get_mut(stage).expect("a slot that is given back was taken");
+        *used = used.checked_sub(1).expect("a slot that is given back was taken");
+    }
+}

@@ -1,0 +1,60 @@
+//! The slow safety sweep: finds open rows that the log should have brought and did not. Each hit is an anomaly.
+
+use super::state::State;
+use postrider_core::observe::{Observation, Rank, observe};
+use postrider_core::ports::Reading;
+use postrider_core::work::{WorkKey, WorkVersion};
+use std::collections::BTreeMap;
+
+/// Rows under suspicion at once; the next sweep finds the rest.
+const SUSPECTS_MAX: usize = 10_000;
+
+/// Rows that a sweep read in a state we did not know of. The log may be on its way, so they are looked at once more.
+#[derive(Debug, Default)]
+pub(crate) struct Suspects {
+    rows: BTreeMap<WorkKey, Rank>,
+}
+
+impl State {
+    /// A page of open rows, as the sweep read them.
+    pub(crate) fn suspect(&mut self, page: &[WorkVersion]) {
+        for version in page {
+            if self.suspects.rows.len() < SUSPECTS_MAX && self.is_news(version) {
+                self.suspects.rows.insert(version.key.clone(), Rank::of(version));
+            }
+        }
+    }
+
+    /// The keys to read again, some seconds later.
+    pub(crate) fn suspects(&self) -> Vec<WorkKey> {
+        self.suspects.rows.keys().cloned().collect()
+    }
+
+    /// The second look: a row that still is as it was, and that the log still has not brought, is taken in.
+    pub(crate) fn convict(&mut self, reading: Reading) {
+        let suspects = std::mem::take(&mut self.suspects.rows);
+        for version in reading.rows {
+            let unchanged = suspects.get(&version.key) == Some(&Rank::of(&version));
+            if unchanged && self.is_news(&version) {
+                self.telemetry.sweep_hits.inc();
+                tracing::warn!(stage = %version.stage, "the sweep found a due row that the log had not brought");
+                let known = self.rows.row(&version.key).map(|row| row.rank);
+                self.place(version, 0, known);
+            }
+        }
+    }
+
+    /// Nobody works on the row here, and it says something that is not known.
+    fn is_news(&self, version: &WorkVersion) -> bool {
+        let row = self.rows.row(&version.key);
+        if row.is_some_and(super::rows::Row::is_busy) {
+            return false;
+        }
+        let known = row.map(|row| row.rank);
+        let now = self.clock.now();
+        match observe(&self.settings.graph, self.settings.owner, known, version, now) {
+            Observation::ClaimNow | Observation::ClaimAt(_) | Observation::TakeOverAt(..) | Observation::Orphan => true,
+            Observation::Rest | Observation::StageMissing | Observation::AttemptsUsedUp | Observation::Ignore => false,
+        }
+    }
+}

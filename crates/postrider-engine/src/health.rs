@@ -1,0 +1,119 @@
+//! What the engine asks the primary on its own account: a heartbeat through the log, and how the slot is.
+
+use crate::pause::Pause;
+use crate::settings::Settings;
+use crate::shutdown::Shutdown;
+use crate::telemetry::Telemetry;
+use crate::world::World;
+use postrider_core::error::{Error, Reaction, Result};
+use postrider_core::ports::{Primary, SlotHealth};
+use postrider_core::position::Lsn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What the health loop works with.
+#[derive(Debug)]
+pub(crate) struct Health {
+    pub(crate) primary: Arc<dyn Primary>,
+    /// End of what the stream has brought into the journal.
+    pub(crate) received: watch::Receiver<Lsn>,
+    pub(crate) guard: Arc<AtomicBool>,
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) telemetry: Arc<Telemetry>,
+}
+
+impl Health {
+    /// Beats and looks until `stop`.
+    pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
+        let mut pause = Pause::new(&settings.limits);
+        let mut beat_in = Duration::ZERO;
+        let mut slot_in = Duration::ZERO;
+        loop {
+            let span = beat_in.min(slot_in);
+            tokio::select! {
+                biased;
+                () = stop.requested() => return Ok(()),
+                () = self.world.sleep(span) => {}
+            }
+            beat_in -= span;
+            slot_in -= span;
+            if beat_in.is_zero() {
+                beat_in = self.beat(settings, &mut pause).await?;
+            }
+            if slot_in.is_zero() {
+                slot_in = self.look(settings, &mut pause).await?;
+            }
+        }
+    }
+
+    /// One heartbeat, and its way back through the log. Returns when the next is due.
+    async fn beat(&mut self, settings: &Settings, pause: &mut Pause) -> Result<Duration> {
+        let began = self.world.now();
+        match self.primary.beat().await {
+            Ok(lsn) => {
+                pause.reset();
+                if self.seen_back(lsn, settings.periods.heartbeat).await {
+                    let now = self.world.now();
+                    self.telemetry.update(|status| status.heartbeat_seen_at = Some(now));
+                }
+                Ok(settings.periods.heartbeat.saturating_sub(self.world.now().since(began)))
+            }
+            Err(error) => self.fail(error, pause, settings),
+        }
+    }
+
+    /// Whether the stream shows the heartbeat in time.
+    async fn seen_back(&mut self, lsn: Lsn, within: Duration) -> bool {
+        tokio::select! {
+            biased;
+            seen = self.received.wait_for(|received| *received >= lsn) => seen.is_ok(),
+            () = self.world.sleep(within) => false,
+        }
+    }
+
+    async fn look(&self, settings: &Settings, pause: &mut Pause) -> Result<Duration> {
+        match self.primary.slot().await {
+            Ok(slot) => {
+                pause.reset();
+                self.judge_slot(&slot, settings.wal_guard_bytes);
+                Ok(settings.periods.slot_health)
+            }
+            Err(error) => self.fail(error, pause, settings),
+        }
+    }
+
+    fn judge_slot(&self, slot: &SlotHealth, guard_bytes: Option<u64>) {
+        self.telemetry.slot_retained_bytes.set(i64::try_from(slot.retained_bytes).unwrap_or(i64::MAX));
+        let guarded = guard_bytes.is_some_and(|limit| slot.retained_bytes > limit);
+        self.telemetry.guard_active.set(i64::from(guarded));
+        if guarded != self.guard.swap(guarded, Ordering::Relaxed) {
+            if guarded {
+                tracing::warn!(
+                    retained_bytes = slot.retained_bytes,
+                    "the slot keeps more log than wal_guard allows: it is confirmed at the journal, and a loss of the local disk would now lose events"
+                );
+            } else {
+                tracing::info!("the slot is below wal_guard again: it is confirmed at the sinks");
+            }
+        }
+        if slot.wal_status == "unreserved" || slot.wal_status == "lost" {
+            tracing::error!(
+                wal_status = slot.wal_status,
+                "the server is about to drop the slot's log, or has dropped it"
+            );
+        }
+    }
+
+    /// How long to wait after a failure; an error that a person must act on is passed on.
+    fn fail(&self, error: Error, pause: &mut Pause, settings: &Settings) -> Result<Duration> {
+        if error.kind().reaction() == Reaction::Halt {
+            return Err(error);
+        }
+        if !pause.is_failing() {
+            tracing::warn!(error = error.report(), "the primary cannot be asked how it is");
+        }
+        Ok(pause.next(self.world.random()).max(settings.limits.retry_max / 10))
+    }
+}

@@ -1,0 +1,162 @@
+//! What: takes the replication stream in and keeps it.
+//! Where: *read*, *frame*, *assemble* and *append*: from the socket to the journal.
+//! Takes and gives: batches of frames; transactions in the journal, and the connection to confirm on.
+//! Never: waits for a consumer, a sink or the disk, or ends because a connection did.
+
+use crate::clock::ServerClock;
+use crate::pause::Pause;
+use crate::settings::Settings;
+use crate::shutdown::Shutdown;
+use crate::telemetry::Telemetry;
+use crate::world::World;
+use postrider_core::assemble::Assembler;
+use postrider_core::error::{Error, ErrorKind, Reaction, Result};
+use postrider_core::frame::{Frame, FrameBatch, FrameError};
+use postrider_core::ports::{Confirmer, JournalWriter, LogReader, LogSession, LogSource};
+use postrider_core::position::Lsn;
+use postrider_core::time::Timestamp;
+use postrider_core::transaction::TransactionBatch;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Least time between two marks while the server does not wait for one.
+const MARK_PERIOD: Duration = Duration::from_secs(1);
+
+/// What intake works with.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    pub(crate) source: Arc<dyn LogSource>,
+    pub(crate) writer: Box<dyn JournalWriter>,
+    pub(crate) confirmer: watch::Sender<Option<Arc<dyn Confirmer>>>,
+    /// End of what is in the journal, for those who wait for it.
+    pub(crate) received: watch::Sender<Lsn>,
+    pub(crate) assembler: Assembler,
+    pub(crate) clock: ServerClock,
+    pub(crate) world: Arc<dyn World>,
+    pub(crate) telemetry: Arc<Telemetry>,
+    /// End of what is in the journal.
+    pub(crate) appended: Lsn,
+    pub(crate) last_mark: Timestamp,
+}
+
+impl Intake {
+    /// Reads until `stop`, through every loss of the connection.
+    pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
+        let mut pause = Pause::new(&settings.limits);
+        loop {
+            let session = tokio::select! {
+                biased;
+                () = stop.requested() => return Ok(()),
+                session = self.source.open(self.appended) => session,
+            };
+            let ended = match session {
+                Ok(session) => {
+                    pause.reset();
+                    self.connected(&session);
+                    self.read(session.reader, &*session.confirmer, &stop).await
+                }
+                Err(error) => Err(error),
+            };
+            let Err(error) = ended else { return Ok(()) };
+            self.disconnected(&error);
+            if error.kind().reaction() == Reaction::Halt {
+                return Err(error);
+            }
+            self.assembler.restart();
+            self.writer.discard_partial()?;
+            if !pause.is_failing() {
+                tracing::warn!(
+                    error = error.report(),
+                    "the replication stream ended; it is opened again from the journal's end"
+                );
+            }
+            tokio::select! {
+                biased;
+                () = stop.requested() => return Ok(()),
+                () = self.world.sleep(pause.next(self.world.random())) => {}
+            }
+        }
+    }
+
+    fn connected(&self, session: &LogSession) {
+        session.confirmer.received(self.appended);
+        self.confirmer.send_replace(Some(session.confirmer.clone()));
+        self.telemetry.update(|status| {
+            status.connected = true;
+            status.trouble = None;
+        });
+        tracing::info!(after = %self.appended, "reading the log");
+    }
+
+    fn disconnected(&self, error: &Error) {
+        self.confirmer.send_replace(None);
+        self.telemetry.reconnects.inc();
+        self.telemetry.update(|status| {
+            status.connected = false;
+            status.trouble = Some(error.report());
+        });
+    }
+
+    /// Reads one connection until it ends (`Err`) or `stop` (`Ok`).
+    async fn read(&mut self, mut reader: Box<dyn LogReader>, confirmer: &dyn Confirmer, stop: &Shutdown) -> Result<()> {
+        let mut batch = TransactionBatch::new();
+        loop {
+            let frames = tokio::select! {
+                biased;
+                () = stop.requested() => return Ok(()),
+                frames = reader.read() => frames?,
+            };
+            self.assemble(&frames, &mut batch)?;
+            if !batch.is_empty() {
+                self.append(&batch)?;
+                batch.clear();
+            }
+            confirmer.received(self.assembler.received_end());
+        }
+    }
+
+    fn assemble(&mut self, frames: &FrameBatch, batch: &mut TransactionBatch) -> Result<()> {
+        let mut last_sent = None;
+        for frame in frames.frames() {
+            match frame.map_err(torn_frame)? {
+                Frame::XLogData { sent_at, payload, .. } => {
+                    last_sent = Some(sent_at);
+                    self.assembler.push(payload, batch)?;
+                }
+                Frame::KeepAlive { wal_end, sent_at, reply_requested } => {
+                    last_sent = Some(sent_at);
+                    self.mark(wal_end, sent_at, reply_requested, batch);
+                }
+            }
+        }
+        if let Some(sent_at) = last_sent {
+            self.clock.observe(sent_at);
+        }
+        Ok(())
+    }
+
+    /// Lets the slot move while our tables are idle; at once where the server asks, since it may be waiting to shut down.
+    fn mark(&mut self, wal_end: Lsn, sent_at: Timestamp, asked: bool, batch: &mut TransactionBatch) {
+        let now = self.world.now();
+        if (asked || now.since(self.last_mark) >= MARK_PERIOD) && self.assembler.mark(wal_end, sent_at, batch) {
+            self.last_mark = now;
+        }
+    }
+
+    fn append(&mut self, batch: &TransactionBatch) -> Result<()> {
+        self.appended = self.writer.append(batch, self.assembler.schema())?;
+        let transactions = batch.parts().filter(|part| part.head.last && part.head.xid != 0).count();
+        self.telemetry.transactions_appended.inc_by(transactions as u64);
+        self.telemetry.bytes_appended.inc_by(batch.byte_len() as u64);
+        self.telemetry.received_lsn.set(self.appended.0.cast_signed());
+        let received = self.appended;
+        self.received.send_replace(received);
+        self.telemetry.update(|status| status.received = received);
+        Ok(())
+    }
+}
+
+fn torn_frame(error: FrameError) -> Error {
+    Error::new(ErrorKind::Protocol, "the replication stream holds a frame that cannot be read").with_source(error)
+}

@@ -1,0 +1,37 @@
+//! Every bound of the engine, in one place.
+
+use std::time::Duration;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows in one claim or checkpoint statement.
+    pub statement_rows_max: usize,
+    /// Events in one batch for a sink.
+    pub batch_events_max: usize,
+    /// Bytes of payload in one batch for a sink.
+    pub batch_bytes_max: usize,
+    /// First and longest pause between two tries of anything that is retried.
+    pub retry_first: Duration,
+    pub retry_max: Duration,
+    /// How long a shutdown waits for calls in flight.
+    pub drain: Duration,
+    /// How long a shutdown waits for everything after that: checkpoints, positions, the slot.
+    pub finish: Duration,
+    /// Without a heartbeat seen back for this long, the process is not ready.
+    pub heartbeat_overdue: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            statement_rows_max: 500,
+            batch_events_max: 1_000,
+            batch_bytes_max: 1024 * 1024,
+            retry_first: Duration::from_millis(10),
+            retry_max: Duration::from_secs(10),
+            drain: Duration::from_secs(20),
+            finish: Duration::from_secs(5),
+            heartbeat_overdue: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The roof over the loops: starts them, and ends them in order.
+
+use crate::clock::ServerClock;
+use crate::confirm::Confirming;
+use crate::deliver::Delivering;
+use crate::executor::Executing;
+use crate::health::Health;
+use crate::intake::Intake;
+use crate::settings::{Settings, WorkSettings};
+use crate::settle::Ledger;
+use crate::shutdown::Shutdown;
+use crate::telemetry::Telemetry;
+use crate::world::World;
+use postrider_core::assemble::Assembler;
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::{Journal, JournalWriter, LogSource, PositionStore, Primary, Sink, StageCaller, WorkTable};
+use postrider_core::route::Routing;
+use postrider_core::time::Timestamp;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+
+/// The neighbours of one run.
+#[derive(Debug)]
+pub struct Parts {
+    pub source: Arc<dyn LogSource>,
+    pub writer: Box<dyn JournalWriter>,
+    pub journal: Arc<dyn Journal>,
+    pub positions: Arc<dyn PositionStore>,
+    pub primary: Arc<dyn Primary>,
+    pub routing: Arc<Routing>,
+    pub work: Option<WorkPart>,
+    pub sinks: Vec<SinkPart>,
+    pub world: Arc<dyn World>,
+    pub telemetry: Arc<Telemetry>,
+}
+
+/// What stage execution needs.
+#[derive(Debug)]
+pub struct WorkPart {
+    pub settings: WorkSettings,
+    pub table: Arc<dyn WorkTable>,
+    pub caller: Arc<dyn StageCaller>,
+}
+
+/// One consumer of events.
+#[derive(Debug)]
+pub struct SinkPart {
+    /// Its name among the consumers; `work` is the executor's.
+    pub name: Arc<str>,
+    /// The slot is not confirmed past this sink under [`crate::Ack::Sinks`], and the journal keeps what it lacks.
+    pub required: bool,
+    pub sink: Box<dyn Sink>,
+}
+
+/// The three groups of loops, in the order in which they end: those that act, the one that confirms what they did, and the
+/// ones that it needs for that.
+#[derive(Debug, Default)]
+struct Stops {
+    acting: Shutdown,
+    confirming: Shutdown,
+    reading: Shutdown,
+}
+
+/// Runs until `shutdown` is requested (`Ok`), or until an error that a person must act on.
+///
+/// Dropping the future ends every loop where it stands, as a crash would.
+pub async fn run(parts: Parts, settings: Settings, shutdown: Shutdown) -> Result<()> {
+    let stops = Stops::default();
+    let mut acting = JoinSet::new();
+    let mut confirming = JoinSet::new();
+    let mut reading = JoinSet::new();
+    let world = parts.world.clone();
+    start(parts, &settings, &stops, [&mut acting, &mut confirming, &mut reading]);
+    let first_end = tokio::select! {
+        biased;
+        () = shutdown.requested() => Ok(()),
+        ended = any_end(&mut acting) => ended,
+        ended = any_end(&mut confirming) => ended,
+        ended = any_end(&mut reading) => ended,
+    };
+    // A loop that failed cannot be ended in order, but the others can.
+    let limits = settings.limits;
+    stops.acting.request();
+    let acted = all_end(&mut acting, &*world, limits.drain.saturating_add(limits.finish)).await;
+    stops.confirming.request();
+    let confirmed = all_end(&mut confirming, &*world, limits.finish).await;
+    stops.reading.request();
+    let read = all_end(&mut reading, &*world, limits.finish).await;
+    first_end.and(acted).and(confirmed).and(read)
+}
+
+fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<Result<()>>; 3]) {
+    let [acting, confirming, reading] = sets;
+    let Parts { source, writer, journal, positions, primary, routing, work, sinks, world, telemetry } = parts;
+    let ledger = Ledger::default();
+    let guard = Arc::new(AtomicBool::new(false));
+    let clock = ServerClock::new(world.clone());
+    let (confirmer, confirmer_seen) = watch::channel(None);
+    let appended = journal.appended();
+    let (received, received_seen) = watch::channel(appended);
+    telemetry.update(|status| status.work_ready = work.is_none());
+    let confirm = Confirming {
+        journal: journal.clone(),
+        positions: positions.clone(),
+        ledger: ledger.clone(),
+        required: sinks.iter().filter(|sink| sink.required).map(|sink| sink.name.clone()).collect(),
+        confirmer: confirmer_seen,
+        guard: guard.clone(),
+        world: world.clone(),
+        telemetry: telemetry.clone(),
+    };
+    spawn(confirming, settings, &stops.confirming, |settings, stop| async move { confirm.run(&settings, stop).await });
+    let intake = Intake {
+        source,
+        writer,
+        confirmer,
+        received,
+        assembler: Assembler::new(appended),
+        clock: clock.clone(),
+        world: world.clone(),
+        telemetry: telemetry.clone(),
+        appended,
+        last_mark: Timestamp::default(),
+    };
+    spawn(reading, settings, &stops.reading, |settings, stop| async move { intake.run(&settings, stop).await });
+    let health = Health { primary, received: received_seen, guard, world: world.clone(), telemetry: telemetry.clone() };
+    spawn(acting, settings, &stops.acting, |settings, stop| async move { health.run(&settings, stop).await });
+    for sink in sinks {
+        let deliver = Delivering {
+            sink,
+            journal: journal.clone(),
+            positions: positions.clone(),
+            routing: routing.clone(),
+            ledger: ledger.clone(),
+            limits: settings.limits,
+            world: world.clone(),
+            telemetry: telemetry.clone(),
+        };
+        spawn(acting, settings, &stops.acting, |_, stop| deliver.run(stop));
+    }
+    if let Some(work) = work {
+        let (limits, periods) = (settings.limits, settings.periods);
+        let execute = Executing { work, journal, positions, routing, ledger, limits, periods, clock, world, telemetry };
+        spawn(acting, settings, &stops.acting, |_, stop| execute.run(stop));
+    }
+}
+
+fn spawn<F>(
+    set: &mut JoinSet<Result<()>>,
+    settings: &Settings,
+    stop: &Shutdown,
+    run: impl FnOnce(Settings, Shutdown) -> F,
+) where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
+    set.spawn(run(settings.clone(), stop.clone()));
+}
+
+/// The first loop of a set that ends; never, for an empty set.
+async fn any_end(set: &mut JoinSet<Result<()>>) -> Result<()> {
+    match set.join_next().await {
+        Some(ended) => flatten(ended),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for all loops of a set, but not longer than `within`; what is left then is ended where it stands.
+async fn all_end(set: &mut JoinSet<Result<()>>, world: &dyn World, within: Duration) -> Result<()> {
+    let mut result = Ok(());
+    let mut over = world.sleep(within);
+    loop {
+        tokio::select! {
+            biased;
+            ended = set.join_next() => match ended {
+                Some(ended) => result = result.and(flatten(ended)),
+                None => return result,
+            },
+            () = &mut over => {
+                tracing::warn!(loops = set.len(), "loops did not end in time and are ended where they stand");
+                set.shutdown().await;
+                return result;
+            }
+        }
+    }
+}
+
+fn flatten(ended: std::result::Result<Result<()>, JoinError>) -> Result<()> {
+    ended.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, "a loop of the engine failed").with_source(error)))
+}

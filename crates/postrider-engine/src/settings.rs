@@ -1,0 +1,59 @@
+//! What a run of the engine is told; components never keep these among their own state.
+
+use crate::limits::Limits;
+use postrider_core::stage::StageGraph;
+use postrider_core::work::OwnerId;
+use std::time::Duration;
+
+/// When the slot may be confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ack {
+    /// Up to what every required sink has settled and the journal has fsynced.
+    Sinks,
+    /// Up to what the journal has fsynced.
+    Journal,
+}
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub ack: Ack,
+    /// Above so many bytes of log kept for the slot, [`Ack::Sinks`] confirms at the journal until the slot is below
+    /// it again. `None`: never.
+    pub wal_guard_bytes: Option<u64>,
+    pub periods: Periods,
+    pub limits: Limits,
+}
+
+/// How often the engine speaks on its own account.
+#[derive(Debug, Clone, Copy)]
+pub struct Periods {
+    /// Between heartbeats written to the primary.
+    pub heartbeat: Duration,
+    /// Between looks at the slot in `pg_replication_slots`.
+    pub slot_health: Duration,
+    /// Between safety sweeps over the open rows.
+    pub sweep: Duration,
+    /// Between saves of the consumers' positions.
+    pub positions: Duration,
+}
+
+impl Default for Periods {
+    fn default() -> Self {
+        Periods {
+            heartbeat: Duration::from_secs(10),
+            slot_health: Duration::from_secs(30),
+            sweep: Duration::from_secs(60),
+            positions: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What the executor is told.
+#[derive(Debug, Clone)]
+pub struct WorkSettings {
+    pub graph: StageGraph,
+    /// Names of the key's columns, in the order of the key's parts: the first members of a request's body.
+    pub key_names: Vec<String>,
+    /// Random at each process start.
+    pub owner: OwnerId,
+}

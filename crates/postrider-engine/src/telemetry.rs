@@ -1,0 +1,153 @@
+//! Counters and gauges of the engine, and the picture of itself that `status` shows.
+
+use postrider_core::position::{Lsn, Position};
+use postrider_core::time::Timestamp;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Label of a series about one stage.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StageLabel {
+    pub stage: String,
+}
+
+/// Label of a series about one stage and what came of its calls.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct VerdictLabel {
+    pub stage: String,
+    pub verdict: &'static str,
+}
+
+/// Label of a series about one consumer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ConsumerLabel {
+    pub consumer: String,
+}
+
+/// All that the engine counts. Cheap to update from any task.
+#[derive(Debug, Default)]
+pub struct Telemetry {
+    /// Transactions appended to the journal.
+    pub transactions_appended: Counter,
+    /// Bytes of messages appended to the journal.
+    pub bytes_appended: Counter,
+    /// Connections to the replication stream after the first.
+    pub reconnects: Counter,
+    /// Log position received, as a byte address.
+    pub received_lsn: Gauge,
+    /// Log position fsynced in the journal.
+    pub durable_lsn: Gauge,
+    /// Log position confirmed to the slot.
+    pub confirmed_lsn: Gauge,
+    /// Bytes of log the server keeps for the slot.
+    pub slot_retained_bytes: Gauge,
+    /// 1 while the guard confirms at the journal although a required sink is behind.
+    pub guard_active: Gauge,
+    /// Events settled at a sink.
+    pub events_settled: Family<ConsumerLabel, Counter>,
+    /// Tries of a sink that failed.
+    pub sink_failures: Family<ConsumerLabel, Counter>,
+    /// Changes that a consumer could not use and that were reported: outbox updates, truncates, rows without a key.
+    pub alarms: Family<ConsumerLabel, Counter>,
+    /// Stage requests started.
+    pub calls_started: Family<StageLabel, Counter>,
+    /// What the answers meant.
+    pub verdicts: Family<VerdictLabel, Counter>,
+    /// Claims that another executor won.
+    pub claims_lost: Counter,
+    /// Claims taken over from an owner that died or whose lease ran out.
+    pub take_overs: Counter,
+    /// Checkpoints whose guard did not hold: somebody else had the row by then. Nothing was written.
+    pub stale_checkpoints: Counter,
+    /// Rows that the slow sweep found due and the log had not brought: each is an anomaly.
+    pub sweep_hits: Counter,
+    /// Rows open in memory.
+    pub open_rows: Gauge,
+    /// Requests in flight.
+    pub calls_in_flight: Gauge,
+    status: Mutex<Status>,
+}
+
+/// What is true now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The replication stream is open.
+    pub connected: bool,
+    /// Why it is not, or what else is wrong, in one sentence with its code.
+    pub trouble: Option<String>,
+    pub received: Lsn,
+    pub durable: Lsn,
+    pub confirmed: Lsn,
+    /// When the last heartbeat was seen back, on this machine's clock.
+    pub heartbeat_seen_at: Option<Timestamp>,
+    /// The executor has read the open rows and follows the log. True where there is no work table.
+    pub work_ready: bool,
+    pub consumers: BTreeMap<String, ConsumerStatus>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConsumerStatus {
+    pub required: bool,
+    pub position: Option<Position>,
+    /// Everything that ends at or before this LSN is settled.
+    pub settled: Lsn,
+    /// Why it does not go on, in one sentence.
+    pub trouble: Option<String>,
+}
+
+impl Telemetry {
+    /// Enters every series in a registry, under the prefix that the registry has.
+    pub fn register(&self, registry: &mut Registry) {
+        let r = registry;
+        r.register("transactions_appended", "Transactions appended to the journal", self.transactions_appended.clone());
+        r.register("bytes_appended", "Bytes of messages appended to the journal", self.bytes_appended.clone());
+        r.register("reconnects", "Replication connections after the first", self.reconnects.clone());
+        r.register("received_lsn_bytes", "Log position received", self.received_lsn.clone());
+        r.register("durable_lsn_bytes", "Log position fsynced in the journal", self.durable_lsn.clone());
+        r.register("confirmed_lsn_bytes", "Log position confirmed to the slot", self.confirmed_lsn.clone());
+        r.register("slot_retained_bytes", "Log kept by the server for the slot", self.slot_retained_bytes.clone());
+        r.register("guard_active", "1 while the guard confirms at the journal", self.guard_active.clone());
+        r.register("events_settled", "Events settled at a sink", self.events_settled.clone());
+        r.register("sink_failures", "Failed tries of a sink", self.sink_failures.clone());
+        r.register("alarms", "Changes a consumer could not use", self.alarms.clone());
+        r.register("stage_calls", "Stage requests started", self.calls_started.clone());
+        r.register("stage_verdicts", "What the answers of stages meant", self.verdicts.clone());
+        r.register("claims_lost", "Claims that another executor won", self.claims_lost.clone());
+        r.register("take_overs", "Rows taken over from another owner", self.take_overs.clone());
+        r.register("stale_checkpoints", "Checkpoints refused by the fence", self.stale_checkpoints.clone());
+        r.register("sweep_hits", "Due rows found by the sweep and not by the log", self.sweep_hits.clone());
+        r.register("open_rows", "Open work rows in memory", self.open_rows.clone());
+        r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());
+    }
+
+    /// A copy of the picture.
+    pub fn status(&self) -> Status {
+        self.lock().clone()
+    }
+
+    /// Changes the picture.
+    pub fn update(&self, change: impl FnOnce(&mut Status)) {
+        change(&mut self.lock());
+    }
+
+    /// Changes the picture of one consumer.
+    pub fn update_consumer(&self, name: &str, change: impl FnOnce(&mut ConsumerStatus)) {
+        let mut status = self.lock();
+        if !status.consumers.contains_key(name) {
+            status.consumers.insert(name.to_owned(), ConsumerStatus::default());
+        }
+        if let Some(consumer) = status.consumers.get_mut(name) {
+            change(consumer);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Status> {
+        // A panic while the lock was held leaves a picture that is at worst out of date.
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
