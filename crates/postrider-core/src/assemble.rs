@@ -71,9 +71,15 @@ pub enum AssembleError {
     /// A message that belongs to a transaction came outside of one.
     OutsideTransaction(u8),
     /// BEGIN and COMMIT name different commit LSNs.
-    CommitMismatch { begun: Lsn, committed: Lsn },
+    CommitMismatch {
+        begun: Lsn,
+        committed: Lsn,
+    },
     /// The transaction commits below one that came before it on the same connection.
-    OutOfOrder { commit_lsn: Lsn, end_lsn: Lsn },
+    OutOfOrder {
+        commit_lsn: Lsn,
+        end_lsn: Lsn,
+    },
     /// The message is too large for a part.
     TooLarge,
 }
@@ -304,7 +310,8 @@ impl From<ParseError> for AssembleError {
 
 impl From<AssembleError> for Error {
     fn from(error: AssembleError) -> Error {
-        let public = Error::new(ErrorKind::Protocol, "cannot assemble the logical replication stream").with_source(error);
+        let public =
+            Error::new(ErrorKind::Protocol, "cannot assemble the logical replication stream").with_source(error);
         match error {
             AssembleError::UnsupportedMessage(_) => public.with_hint(
                 "A slot that was once read with two_phase keeps it for ever. Drop the slot and create it again with `postrider setup`.",

@@ -31,9 +31,15 @@ pub struct Changes<'d> {
 pub enum DecodeError {
     Malformed(ParseError),
     /// A change of a table whose RELATION message never came.
-    UnknownRelation { oid: u32 },
+    UnknownRelation {
+        oid: u32,
+    },
     /// A tuple has more or fewer columns than its table.
-    ColumnCount { oid: u32, expected: usize, found: usize },
+    ColumnCount {
+        oid: u32,
+        expected: usize,
+        found: usize,
+    },
     /// A message that no part holds (BEGIN, COMMIT, or one of a streamed or prepared transaction).
     UnexpectedMessage(u8),
 }

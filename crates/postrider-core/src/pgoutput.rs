@@ -190,9 +190,7 @@ impl std::error::Error for ParseError {}
 
 impl From<ParseError> for Error {
     fn from(error: ParseError) -> Error {
-        Error::new(ErrorKind::Protocol, "cannot read a message of the logical replication stream")
-            .with_detail(format!("The {error}."))
-            .with_source(error)
+        Error::new(ErrorKind::Protocol, "cannot read a message of the logical replication stream").with_source(error)
     }
 }
 

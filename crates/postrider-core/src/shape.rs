@@ -119,7 +119,7 @@ impl std::error::Error for ShapeError {}
 impl From<ShapeError> for Error {
     fn from(error: ShapeError) -> Error {
         let detail = format!("Column \"{}\" of table \"{}\" {}.", error.column, error.table, error.problem);
-        Error::new(ErrorKind::Table, "a row has a value that cannot be taken").with_detail(detail).with_source(error)
+        Error::new(ErrorKind::Table, "a row has a value that cannot be taken").with_detail(detail)
     }
 }
 
@@ -146,7 +146,8 @@ fn read_payload(type_oid: u32, value: TupleValue<'_>) -> Result<Payload, ValuePr
 
 fn work_version(plan: &WorkPlan, old: Option<OldTuple<'_>>, new: Tuple<'_>) -> Result<WorkVersion, ShapeError> {
     let columns = pick_work(plan, old, new);
-    let [stage, state, attempts, deferrals, fence, epoch, next_attempt_at, lease_until, lease_owner, closed_at] = columns;
+    let [stage, state, attempts, deferrals, fence, epoch, next_attempt_at, lease_until, lease_owner, closed_at] =
+        columns;
     let at = |slot| move |problem| plan.error(slot, problem);
     let text = |value, slot| value::required_text(value).map_err(at(slot));
     let count = |value, slot| value::integer::<u32>(value).map_err(at(slot));
@@ -163,19 +164,13 @@ fn work_version(plan: &WorkPlan, old: Option<OldTuple<'_>>, new: Tuple<'_>) -> R
         epoch: count(epoch, work_slot::EPOCH)?,
         next_attempt_at: time(next_attempt_at, work_slot::NEXT_ATTEMPT_AT)?,
         lease_until: time(lease_until, work_slot::LEASE_UNTIL)?,
-        lease_owner: value::text(lease_owner)
-            .map_err(at(work_slot::LEASE_OWNER))?
-            .and_then(|owner| owner.parse().ok()),
+        lease_owner: value::text(lease_owner).map_err(at(work_slot::LEASE_OWNER))?.and_then(|owner| owner.parse().ok()),
         closed: value::bytes(closed_at).map_err(at(work_slot::CLOSED_AT))?.is_some(),
     })
 }
 
 /// The columns of the new version; one that the update did not touch is taken from the whole old one, if there is one.
-fn pick_work<'a>(
-    plan: &WorkPlan,
-    old: Option<OldTuple<'a>>,
-    new: Tuple<'a>,
-) -> [TupleValue<'a>; work_slot::COUNT] {
+fn pick_work<'a>(plan: &WorkPlan, old: Option<OldTuple<'a>>, new: Tuple<'a>) -> [TupleValue<'a>; work_slot::COUNT] {
     let mut columns = plan.picks.pick(new);
     if let Some(OldTuple::Full(old)) = old
         && columns.contains(&TupleValue::Unchanged)

@@ -149,8 +149,10 @@ fn descriptions_and_origins_are_read_as_the_server_sent_them() {
     let Message::Relation(relation) = Message::parse(&relation).unwrap() else { panic!("a relation") };
     let columns: Vec<_> = relation.columns().map(|c| (c.key, c.name, c.type_modifier)).collect();
     let described = (relation.schema, relation.name, relation.replica_identity, columns);
-    expect![[r#"("public", "item", Default, [(true, "id", -1), (false, "name", -1), (false, "m", -1), (false, "note", -1)])"#]]
-        .assert_eq(&format!("{described:?}"));
+    expect![[
+        r#"("public", "item", Default, [(true, "id", -1), (false, "name", -1), (false, "m", -1), (false, "note", -1)])"#
+    ]]
+    .assert_eq(&format!("{described:?}"));
 
     let data_type = first(ALL_KINDS, b'Y');
     let Message::Type(data_type) = Message::parse(&data_type).unwrap() else { panic!("a type") };
@@ -169,7 +171,8 @@ fn streamed_and_prepared_transactions_are_read_as_the_server_sent_them() {
     let mut text = String::new();
     for bytes in messages(STREAMED) {
         let (xid, message) =
-            if in_stream { Message::parse_streamed(&bytes) } else { Message::parse(&bytes).map(|m| (None, m)) }.unwrap();
+            if in_stream { Message::parse_streamed(&bytes) } else { Message::parse(&bytes).map(|m| (None, m)) }
+                .unwrap();
         let line = match message {
             Message::StreamStart(start) => {
                 in_stream = true;
@@ -263,7 +266,8 @@ fn streamed_and_prepared_transactions_are_read_as_the_server_sent_them() {
         stop
         stream prepare 802 "gid three"
         commit prepared 802 "gid three"
-    "#]].assert_eq(&text);
+    "#]]
+    .assert_eq(&text);
 }
 
 #[test]

@@ -19,8 +19,8 @@ pub struct Oids<'a> {
 impl<'a> Truncate<'a> {
     pub(super) fn read(cursor: &mut Cursor<'a>) -> Result<Truncate<'a>, ParseError> {
         let at = cursor.offset();
-        let count = u32::try_from(cursor.i32()?)
-            .map_err(|_| cursor.error_at(at, super::ParseProblem::NegativeLength))?;
+        let count =
+            u32::try_from(cursor.i32()?).map_err(|_| cursor.error_at(at, super::ParseProblem::NegativeLength))?;
         let options = cursor.u8()?;
         let start = cursor.rest();
         for _ in 0..count {
@@ -28,11 +28,7 @@ impl<'a> Truncate<'a> {
         }
         let length = start.len().saturating_sub(cursor.rest().len());
         let bytes = start.get(..length).unwrap_or_default();
-        Ok(Truncate {
-            cascade: options & 1 != 0,
-            restart_identity: options & 2 != 0,
-            relation_oids: Oids { bytes },
-        })
+        Ok(Truncate { cascade: options & 1 != 0, restart_identity: options & 2 != 0, relation_oids: Oids { bytes } })
     }
 }
 
