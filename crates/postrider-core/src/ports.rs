@@ -296,8 +296,9 @@ pub trait StageCaller: Send + Sync + fmt::Debug {
 
 /// A consumer of events.
 pub trait Sink: Send + Sync + fmt::Debug {
-    /// The position of the last event that the sink keeps with its data, if it does. Events at that position are given to it
-    /// again (a logical message shares its position with the change after it): the sink knows them by their ids.
+    /// How far the sink is by the data it keeps, if it keeps a position with them: everything at or before is there. A
+    /// logical message shares its position with the change after it, so this is the position before the last event's, and
+    /// the sink knows that event again by its id.
     fn position(&mut self) -> BoxFuture<'_, Result<Option<Position>>>;
 
     /// Writes events in order; those of one key in order, each settled before the next.

@@ -85,7 +85,7 @@ impl Delivering {
             match self.sink.sink.position().await {
                 Ok(kept) => {
                     self.trouble(None);
-                    return Ok(kept.map_or(saved, |kept| kept.just_before().max(saved)));
+                    return Ok(kept.map_or(saved, |kept| kept.max(saved)));
                 }
                 Err(error) => self.fail(&error, &mut pause).await,
             }
