@@ -158,6 +158,7 @@ fn read_roots(roots: &TlsRoots) -> Result<Vec<CertificateDer<'static>>> {
         TlsRoots::File(path) => CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|error| {
             unusable("the root certificate cannot be read")
                 .with_detail(format!("The file is {}.", path.display()))
+                .with_hint("Give the PEM file of the authority that signed the server's certificate in sslrootcert.")
                 .with_source(error)
         })?,
     };
