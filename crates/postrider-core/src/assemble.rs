@@ -155,7 +155,7 @@ impl Assembler {
         // Transactions that left no part come again, too.
         self.received_end = self.emitted_end;
         self.open = None;
-        self.block.clear();
+        empty(&mut self.block);
         self.schema = Remembered::default();
     }
 
@@ -207,7 +207,7 @@ impl Assembler {
         let full = self.block.len().saturating_add(payload.len()).saturating_add(PREFIX_BYTES) > PART_BYTES_MAX;
         if full && !self.block.is_empty() {
             batch.push(open.head(Lsn::ZERO, false), &self.block);
-            self.block.clear();
+            empty(&mut self.block);
             open.first = false;
             open.first_ordinal += u64::from(open.changes);
             open.changes = 0;
@@ -230,7 +230,7 @@ impl Assembler {
         }
         if !self.block.is_empty() {
             batch.push(open.head(commit.end_lsn, true), &self.block);
-            self.block.clear();
+            empty(&mut self.block);
             self.emitted_end = commit.end_lsn;
         }
         self.received_end = self.received_end.max(commit.end_lsn);
@@ -319,6 +319,12 @@ impl From<AssembleError> for Error {
             _ => public,
         }
     }
+}
+
+/// Keeps the memory of a usual part, and gives back that of a part with one very large message.
+fn empty(block: &mut Vec<u8>) {
+    block.clear();
+    block.shrink_to(2 * PART_BYTES_MAX);
 }
 
 /// Flag bit 0 of a logical message. One that is too short to say is kept, so that *decode* reports it.

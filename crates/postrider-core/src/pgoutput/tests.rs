@@ -173,73 +173,26 @@ fn streamed_and_prepared_transactions_are_read_as_the_server_sent_them() {
         let (xid, message) =
             if in_stream { Message::parse_streamed(&bytes) } else { Message::parse(&bytes).map(|m| (None, m)) }
                 .unwrap();
-        let line = match message {
-            Message::StreamStart(start) => {
-                in_stream = true;
-                format!("start {} first {}", start.xid, start.first)
-            }
-            Message::StreamStop => {
-                in_stream = false;
-                "stop".to_owned()
-            }
-            Message::StreamCommit(commit) => format!("commit {}", commit.xid),
-            Message::StreamAbort(abort) => format!("abort {} of {} {:?}", abort.subxid, abort.xid, abort.place),
-            Message::BeginPrepare(begin) => format!("begin prepare {} {:?}", begin.xid, begin.gid),
-            Message::Prepare(prepare) => format!("prepare {} {:?}", prepare.xid, prepare.gid),
-            Message::CommitPrepared(commit) => format!("commit prepared {} {:?}", commit.xid, commit.gid),
-            Message::RollbackPrepared(rollback) => format!("rollback prepared {} {:?}", rollback.xid, rollback.gid),
-            Message::StreamPrepare(prepare) => format!("stream prepare {} {:?}", prepare.xid, prepare.gid),
-            Message::Insert(_) => format!("insert {xid:?}"),
-            Message::Truncate(_) => format!("truncate {xid:?}"),
-            Message::Relation(relation) => format!("relation {xid:?} {}", relation.name),
-            Message::Type(data_type) => format!("type {xid:?} {}", data_type.name),
-            other => format!("{other:?}"),
+        in_stream = match message {
+            Message::StreamStart(_) => true,
+            Message::StreamStop => false,
+            _ => in_stream,
         };
-        writeln!(text, "{line}").unwrap();
+        let line = streamed_line(xid, &message);
+        // One line for each block of a stream.
+        write!(text, "{line}{}", if in_stream { ", " } else { "\n" }).unwrap();
     }
     expect![[r#"
-        start 796 first true
-        type Some(796) mood
-        relation Some(796) item
-        insert Some(796)
-        insert Some(796)
-        stop
-        start 796 first false
-        insert Some(796)
-        insert Some(796)
-        stop
-        start 796 first false
-        insert Some(797)
-        insert Some(797)
-        stop
+        start 796 first true, type Some(796) mood, relation Some(796) item, insert Some(796), insert Some(796), stop
+        start 796 first false, insert Some(796), insert Some(796), stop
+        start 796 first false, insert Some(797), insert Some(797), stop
         abort 797 of 796 None
-        start 796 first false
-        relation Some(798) nokey
-        truncate Some(798)
-        type Some(798) mood
-        relation Some(798) item
-        insert Some(798)
-        insert Some(798)
-        stop
-        start 796 first false
-        insert Some(798)
-        insert Some(798)
-        stop
-        start 796 first false
-        insert Some(798)
-        insert Some(798)
-        stop
+        start 796 first false, relation Some(798) nokey, truncate Some(798), type Some(798) mood, relation Some(798) item, insert Some(798), insert Some(798), stop
+        start 796 first false, insert Some(798), insert Some(798), stop
+        start 796 first false, insert Some(798), insert Some(798), stop
         commit 796
-        start 799 first true
-        type Some(799) mood
-        relation Some(799) item
-        insert Some(799)
-        insert Some(799)
-        stop
-        start 799 first false
-        insert Some(799)
-        insert Some(799)
-        stop
+        start 799 first true, type Some(799) mood, relation Some(799) item, insert Some(799), insert Some(799), stop
+        start 799 first false, insert Some(799), insert Some(799), stop
         abort 799 of 799 None
         begin prepare 800 "gid one"
         relation None nokey
@@ -250,24 +203,32 @@ fn streamed_and_prepared_transactions_are_read_as_the_server_sent_them() {
         insert None
         prepare 801 "gid two"
         rollback prepared 801 "gid two"
-        start 802 first true
-        type Some(802) mood
-        relation Some(802) item
-        insert Some(802)
-        insert Some(802)
-        stop
-        start 802 first false
-        insert Some(802)
-        insert Some(802)
-        stop
-        start 802 first false
-        insert Some(802)
-        insert Some(802)
-        stop
+        start 802 first true, type Some(802) mood, relation Some(802) item, insert Some(802), insert Some(802), stop
+        start 802 first false, insert Some(802), insert Some(802), stop
+        start 802 first false, insert Some(802), insert Some(802), stop
         stream prepare 802 "gid three"
         commit prepared 802 "gid three"
     "#]]
     .assert_eq(&text);
+}
+
+fn streamed_line(xid: Option<u32>, message: &Message<'_>) -> String {
+    match message {
+        Message::StreamStart(start) => format!("start {} first {}", start.xid, start.first),
+        Message::StreamStop => "stop".to_owned(),
+        Message::StreamCommit(commit) => format!("commit {}", commit.xid),
+        Message::StreamAbort(abort) => format!("abort {} of {} {:?}", abort.subxid, abort.xid, abort.place),
+        Message::BeginPrepare(begin) => format!("begin prepare {} {:?}", begin.xid, begin.gid),
+        Message::Prepare(prepare) => format!("prepare {} {:?}", prepare.xid, prepare.gid),
+        Message::CommitPrepared(commit) => format!("commit prepared {} {:?}", commit.xid, commit.gid),
+        Message::RollbackPrepared(rollback) => format!("rollback prepared {} {:?}", rollback.xid, rollback.gid),
+        Message::StreamPrepare(prepare) => format!("stream prepare {} {:?}", prepare.xid, prepare.gid),
+        Message::Insert(_) => format!("insert {xid:?}"),
+        Message::Truncate(_) => format!("truncate {xid:?}"),
+        Message::Relation(relation) => format!("relation {xid:?} {}", relation.name),
+        Message::Type(data_type) => format!("type {xid:?} {}", data_type.name),
+        other => format!("{other:?}"),
+    }
 }
 
 #[test]
@@ -353,7 +314,7 @@ proptest! {
     #[test]
     fn transaction_messages_read_back(a: u64, b: u64, micros in any::<i32>(), xid: u32, flags: u8, gid in name(), first: bool) {
         let (a, b) = (Lsn(a), Lsn(b));
-        let at = Timestamp::from_postgres_micros(i64::from(micros) * 1_000_003);
+        let at = Timestamp::from_postgres_micros(i64::from(micros).wrapping_mul(1_000_003));
         let gid = gid.as_str();
         let begin = Begin { final_lsn: a, committed_at: at, xid };
         check_fixed(Message::Begin(begin), |out| encode::begin(out, &begin));
