@@ -69,7 +69,7 @@ impl<'a> ColumnField<'a> {
 impl<'a> Iterator for ColumnFields<'a> {
     type Item = ColumnField<'a>;
 
-    /// Cannot meet a malformed column: [`Relation::read`] has read them all.
+    /// Cannot meet a malformed column: the parser of the message has read them all.
     fn next(&mut self) -> Option<ColumnField<'a>> {
         self.left = self.left.checked_sub(1)?;
         ColumnField::read(&mut self.cursor).ok()
