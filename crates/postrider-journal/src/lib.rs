@@ -1,1 +1,37 @@
-//! x
+//! The journal: the server's own messages of each committed transaction, on the local disk.
+//!
+//! A directory of segments ([`open`]). One writer appends whole transactions; any number of followers read them from
+//! any position on, live or weeks later, on the same path. What is appended is followed at once; what is durable is known, and
+//! nothing else may be confirmed to the server.
+//!
+//! The writer and the followers share the files and the news that the end has moved. Everything that waits for the disk
+//! happens on one thread of the journal's own. The formats are written down in `segment.rs`, `frame.rs` and `positions.rs`.
+//!
+//! Files: `NNNN.segment` (and `NNNN.segment.new` until everything before it is on the disk), `positions`, and `lock`,
+//! which the process that has the journal open holds.
+
+mod append;
+mod bytes_in;
+mod disk;
+mod failure;
+mod follow;
+mod frame;
+mod frames;
+mod log;
+mod open;
+mod order;
+mod positions;
+mod recover;
+mod retention;
+mod schema;
+mod segment;
+mod sync;
+pub mod testing;
+
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod tests;
+
+pub use disk::{Disk, DiskFile, DiskLock, SyncPoint};
+pub use open::{Opened, Settings, open, open_on};

@@ -1,0 +1,123 @@
+//! Opens a journal, and the doors it gives.
+
+use crate::append::Appender;
+use crate::disk::directory::Directory;
+use crate::disk::{Disk, SyncPoint};
+use crate::failure;
+use crate::follow::Cursor;
+use crate::log::Log;
+use crate::positions::{Positions, SavedPositions};
+use crate::recover::recover;
+use crate::retention::Retention;
+use crate::sync::SyncThread;
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::{BoxFuture, Follower, Journal, JournalWriter, PositionStore, SourceIdentity};
+use postrider_core::position::{Generation, Lsn, Position};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How large the journal may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// A segment is finished with the append that makes it so large, in bytes. One transaction is never split, so a segment
+    /// can be larger.
+    pub segment_bytes: u64,
+    /// Old segments go, if nobody needs them, once all together are larger, in bytes.
+    pub retain_bytes: u64,
+}
+
+/// An open journal. The directory stays locked until all three are dropped; that waits for the fsync under way, if any.
+#[derive(Debug)]
+pub struct Opened {
+    pub writer: Box<dyn JournalWriter>,
+    pub journal: Arc<dyn Journal>,
+    pub positions: Arc<dyn PositionStore>,
+}
+
+/// The door of the readers.
+#[derive(Debug)]
+struct OpenJournal {
+    sync: Arc<SyncThread>,
+}
+
+impl Default for Settings {
+    /// Segments of 64 MiB, 20 GiB of them.
+    fn default() -> Settings {
+        Settings { segment_bytes: 64 * 1024 * 1024, retain_bytes: 20 * 1024 * 1024 * 1024 }
+    }
+}
+
+/// Opens the journal in directory `dir`, makes it if it is not there, and repairs its end after a crash.
+///
+/// Reads the last segment to its end and the heads of all others. The end is durable when this returns.
+///
+/// # Errors
+///
+/// `JournalForeign` if it belongs to another source or another version wrote it; `JournalCorrupt` if a segment is missing or
+/// the head of one, or the positions file, is damaged; `Disk` if another process has it open or the disk refuses.
+pub fn open(dir: &Path, identity: &SourceIdentity, settings: &Settings) -> Result<Opened> {
+    open_on(Arc::new(Directory::new(dir)), identity, settings)
+}
+
+/// Opens the journal on any [`Disk`]; otherwise as [`open`].
+///
+/// # Errors
+///
+/// As those of [`open`].
+pub fn open_on(disk: Arc<dyn Disk>, identity: &SourceIdentity, settings: &Settings) -> Result<Opened> {
+    let refused = |error| failure::disk("cannot open the journal", error);
+    disk.make().map_err(refused)?;
+    let lock = disk.lock().map_err(|error| in_use_or(&disk.location(), error))?;
+    disk.sync_parent(SyncPoint::Parent).map_err(refused)?;
+    let recovered = recover(disk.as_ref(), identity)?;
+    let positions = Positions::open(disk.as_ref())?;
+    let log = Arc::new(Log::new(disk, recovered.segments, recovered.tail.end));
+    let sync = Arc::new(SyncThread::start(log, lock, positions, Retention::new(settings.retain_bytes))?);
+    let name = sync.log().segment(recovered.tail.end.segment)?.name;
+    sync.watch_segment(name, Arc::clone(&recovered.tail.file), SyncPoint::SegmentData);
+    Ok(Opened {
+        writer: Box::new(Appender::new(Arc::clone(&sync), identity.clone(), settings, recovered.tail)),
+        journal: Arc::new(OpenJournal { sync: Arc::clone(&sync) }),
+        positions: Arc::new(SavedPositions(sync)),
+    })
+}
+
+impl Journal for OpenJournal {
+    fn generation(&self) -> Generation {
+        self.sync.log().generation
+    }
+
+    fn appended(&self) -> Lsn {
+        self.sync.log().end.borrow().lsn
+    }
+
+    fn durable(&self) -> Lsn {
+        *self.sync.log().durable.borrow()
+    }
+
+    fn durable_past(&self, lsn: Lsn) -> BoxFuture<'_, Result<Lsn>> {
+        Box::pin(self.sync.durable_past(lsn))
+    }
+
+    /// [`Position::START`] means the oldest transaction held, whether or not earlier ones were dropped. The schema at the first
+    /// batch is known once `next` has given it.
+    fn follow(&self, after: Position) -> Result<Box<dyn Follower>> {
+        Ok(Box::new(Cursor::open(Arc::clone(self.sync.log()), after)?))
+    }
+
+    fn release(&self, position: Position) -> Result<()> {
+        self.sync.log().failure.check()?;
+        self.sync.release(position);
+        Ok(())
+    }
+}
+
+fn in_use_or(location: &str, error: io::Error) -> Error {
+    if error.kind() != io::ErrorKind::WouldBlock {
+        return failure::disk("cannot lock the journal", error);
+    }
+    Error::new(ErrorKind::Disk, "another process has the journal open")
+        .with_detail(format!("The directory is {location}."))
+        .with_hint("Stop the other process, or give this one a directory of its own.")
+}

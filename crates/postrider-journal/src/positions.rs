@@ -1,0 +1,127 @@
+//! How far each consumer is: one small file, written anew at each save.
+//!
+//! `positions`, numbers little-endian: `PSTRPOS1`, then for each consumer its name (16-bit length, UTF-8), generation (32
+//! bits), LSN of the commit record (64) and ordinal (64), then CRC32C over all before it. It is written under another name,
+//! made durable, and renamed.
+
+use crate::bytes_in::{BytesIn, push_text};
+use crate::disk::{Disk, SyncPoint};
+use crate::failure;
+use crate::sync::SyncThread;
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::{BoxFuture, PositionStore};
+use postrider_core::position::{Generation, Lsn, Position};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const FILE: &str = "positions";
+const NEW_FILE: &str = "positions.new";
+const MAGIC: [u8; 8] = *b"PSTRPOS1";
+const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// The positions that are durable.
+#[derive(Debug)]
+pub(crate) struct Positions {
+    held: Mutex<BTreeMap<Arc<str>, Position>>,
+}
+
+/// The door to them.
+#[derive(Debug)]
+pub(crate) struct SavedPositions(pub(crate) Arc<SyncThread>);
+
+impl Positions {
+    /// Reads the file; none is an empty one.
+    pub(crate) fn open(disk: &dyn Disk) -> Result<Positions> {
+        let refused = |error| failure::disk("cannot read the positions of the consumers", error);
+        let held = match disk.open(FILE) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(refused(error)),
+            Ok(file) => {
+                let length = file.length().map_err(refused)?.min(FILE_BYTES_MAX);
+                let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+                let count = file.read_at(&mut bytes, 0).map_err(refused)?;
+                bytes.truncate(count);
+                decode(&bytes).ok_or_else(|| corrupt(disk))?
+            }
+        };
+        Ok(Positions { held: Mutex::new(held) })
+    }
+
+    fn find(&self, consumer: &str) -> Option<Position> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).get(consumer).copied()
+    }
+
+    /// Writes the file with `changed` in it. Called by the sync thread only.
+    pub(crate) fn write(&self, disk: &dyn Disk, changed: impl Iterator<Item = (Arc<str>, Position)>) -> Result<()> {
+        let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        all.extend(changed);
+        let bytes = encode(&all)
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "the name of a consumer is longer than 65535 bytes"))?;
+        replace(disk, &bytes).map_err(|error| failure::disk("cannot save the positions of the consumers", error))?;
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = all;
+        Ok(())
+    }
+}
+
+impl PositionStore for SavedPositions {
+    fn load(&self, consumer: &str) -> Result<Option<Position>> {
+        Ok(self.0.positions().find(consumer))
+    }
+
+    fn save<'a>(&'a self, positions: &'a [(Arc<str>, Position)]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.0.save(positions))
+    }
+}
+
+fn replace(disk: &dyn Disk, bytes: &[u8]) -> io::Result<()> {
+    match disk.remove(NEW_FILE) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let file = disk.create(NEW_FILE)?;
+    file.write_at(bytes, 0)?;
+    file.sync(SyncPoint::PositionsData)?;
+    disk.rename(NEW_FILE, FILE)?;
+    disk.sync_names(SyncPoint::PositionsName)
+}
+
+fn encode(positions: &BTreeMap<Arc<str>, Position>) -> Option<Vec<u8>> {
+    let mut bytes = MAGIC.to_vec();
+    for (name, position) in positions {
+        push_text(&mut bytes, name)?;
+        bytes.extend_from_slice(&position.generation.0.to_le_bytes());
+        bytes.extend_from_slice(&position.commit_lsn.0.to_le_bytes());
+        bytes.extend_from_slice(&position.ordinal.to_le_bytes());
+    }
+    let crc = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    Some(bytes)
+}
+
+fn decode(bytes: &[u8]) -> Option<BTreeMap<Arc<str>, Position>> {
+    let (content, crc) = bytes.split_last_chunk::<4>()?;
+    if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
+        return None;
+    }
+    let mut fields = BytesIn(content);
+    if fields.array() != Some(MAGIC) {
+        return None;
+    }
+    let mut positions = BTreeMap::new();
+    while !fields.0.is_empty() {
+        let name: Arc<str> = fields.text()?.into();
+        let generation = Generation(fields.u32()?);
+        let commit_lsn = Lsn(fields.u64()?);
+        positions.insert(name, Position { generation, commit_lsn, ordinal: fields.u64()? });
+    }
+    Some(positions)
+}
+
+fn corrupt(disk: &dyn Disk) -> Error {
+    Error::new(ErrorKind::JournalCorrupt, "the positions of the consumers are damaged")
+        .with_detail(format!("The file {FILE} in {} does not match its checksum.", disk.location()))
+        .with_hint(
+            "Restore the file from a copy, or remove it: every consumer then starts at the oldest position held.",
+        )
+}

@@ -1,0 +1,240 @@
+//! What a directory holds when the journal is opened: reads the end of the log, cuts what a crash left torn, and makes
+//! the rest durable.
+//!
+//! A segment with its proven name says that everything before it is whole on the disk. So only the last of them, and those
+//! after it that are still provisional, can be torn: they are read to the first bad frame, cut after the last complete
+//! transaction or mark before it, and what follows goes. A segment between that is missing, a proven segment with
+//! a bad head, or one of another identity is an error; a bad frame in an older segment is one when it is read.
+//!
+//! What this cannot tell: in the last segment a frame that was durable and changed later looks like one that
+//! was never wholly written. Both are cut. If the server was already told to forget what stood there, its slot
+//! lies past our end, and the stream is refused when it is opened.
+
+use crate::disk::{Disk, DiskFile, SyncPoint};
+use crate::failure;
+use crate::frame::FrameHead;
+use crate::frames::{Frames, Next, OpenFailure, OpenedSegment, open_header, open_segment};
+use crate::log::{End, Segment};
+use crate::order::Order;
+use crate::segment::{SegmentHeader, SegmentName};
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::{SchemaBlock, SourceIdentity};
+use postrider_core::position::{Generation, Lsn};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// Where the writer goes on.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) segments: VecDeque<Segment>,
+    pub(crate) tail: Tail,
+}
+
+/// The end of the last segment.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) end: End,
+    /// CRC of the last frame.
+    pub(crate) chain: u32,
+    pub(crate) order: Order,
+}
+
+/// Reads, cuts and secures what is there; makes the first segment where nothing is.
+pub(crate) fn recover(disk: &dyn Disk, identity: &SourceIdentity) -> Result<Recovered> {
+    let (proven, provisional) = list(disk)?;
+    let mut walk = Walk { disk, identity, segments: VecDeque::new(), tail: None, torn: false };
+    for name in &proven {
+        walk.take_proven(*name)?;
+    }
+    if let Some(last) = proven.last() {
+        walk.secure_last(*last)?;
+    }
+    for name in provisional {
+        walk.take_provisional(name)?;
+    }
+    let tail = match walk.tail.take() {
+        Some(tail) => tail,
+        None => walk.begin()?,
+    };
+    Ok(Recovered { segments: walk.segments, tail })
+}
+
+/// Writes the head of a new segment behind `chain` and `order`, under its provisional name.
+pub(crate) fn create_segment(disk: &dyn Disk, header: &SegmentHeader, schema: &SchemaBlock) -> Result<Tail> {
+    let Some((head, chain)) = header.encode(schema) else {
+        return Err(Error::new(ErrorKind::Internal, "the head of a segment is longer than its format allows"));
+    };
+    let refused = |error| failure::disk("cannot start a segment of the journal", error);
+    let file = disk.create(&header.name.provisional()).map_err(refused)?;
+    file.write_at(&head, 0).map_err(refused)?;
+    let end = End { segment: header.name.number, offset: failure::offset(head.len()), lsn: header.name.start };
+    Ok(Tail { file, end, chain, order: Order::starting_at(header.name.start, header.commit) })
+}
+
+/// Makes a segment durable and then gives it the name that says so. Everything before it has to be durable already.
+pub(crate) fn prove(disk: &dyn Disk, name: SegmentName, file: &dyn DiskFile) -> io::Result<()> {
+    file.sync(SyncPoint::SegmentHead)?;
+    disk.rename(&name.provisional(), &name.proven())?;
+    // Before the next segment gets its name: names may reach the disk in any order.
+    disk.sync_names(SyncPoint::SegmentName)
+}
+
+/// The names of the segments in order: proven ones, then provisional ones.
+fn list(disk: &dyn Disk) -> Result<(Vec<SegmentName>, Vec<SegmentName>)> {
+    let names = disk.list().map_err(|error| failure::disk("cannot list the journal", error))?;
+    let mut parsed: Vec<_> = names.iter().filter_map(|name| SegmentName::parse(name)).collect();
+    parsed.sort_unstable();
+    let (proven, provisional): (Vec<_>, Vec<_>) = parsed.into_iter().partition(|(_, proven)| *proven);
+    let names = |list: Vec<(SegmentName, bool)>| list.into_iter().map(|(name, _)| name).collect();
+    Ok((names(proven), names(provisional)))
+}
+
+/// The way from the oldest segment to the end of the log.
+#[derive(Debug)]
+struct Walk<'a> {
+    disk: &'a dyn Disk,
+    identity: &'a SourceIdentity,
+    segments: VecDeque<Segment>,
+    tail: Option<Tail>,
+    /// Something was cut: nothing after it can have been durable.
+    torn: bool,
+}
+
+impl Walk<'_> {
+    fn take_proven(&mut self, name: SegmentName) -> Result<()> {
+        let file_name = name.proven();
+        if self.segments.back().is_some_and(|last| last.name.number.checked_add(1) != Some(name.number)) {
+            return Err(failure::corrupt(self.disk, &file_name, 0, "the segment before this one is missing"));
+        }
+        let opened = match open_header(self.disk, name, &file_name) {
+            Ok(opened) => opened,
+            Err(OpenFailure::Missing) => {
+                return Err(failure::disk("cannot open a segment of the journal", io::ErrorKind::NotFound.into()));
+            }
+            Err(OpenFailure::Damaged(error) | OpenFailure::Other(error)) => return Err(error),
+        };
+        self.check_identity(&opened.header.identity)?;
+        let bytes = opened.file.length().map_err(|error| failure::disk("cannot read the journal", error))?;
+        self.segments.push_back(Segment { name, before: opened.header.before(), proven: true, sealed_bytes: bytes });
+        Ok(())
+    }
+
+    /// Cuts the last proven segment and makes it durable: a killed process may have left it in the page cache only.
+    fn secure_last(&mut self, name: SegmentName) -> Result<()> {
+        match open_segment(self.disk, name, &name.proven()) {
+            Ok(opened) => self.cut(opened.frames, name)?,
+            Err(OpenFailure::Missing) => {
+                return Err(failure::disk("cannot open a segment of the journal", io::ErrorKind::NotFound.into()));
+            }
+            Err(OpenFailure::Damaged(error) | OpenFailure::Other(error)) => return Err(error),
+        }
+        let refused = |error| failure::disk("cannot make the journal durable", error);
+        if let Some(tail) = &self.tail {
+            tail.file.sync(SyncPoint::OpenedData).map_err(refused)?;
+        }
+        self.disk.sync_names(SyncPoint::OpenedNames).map_err(refused)
+    }
+
+    /// Goes on into a provisional segment if it follows, and removes it if not.
+    fn take_provisional(&mut self, name: SegmentName) -> Result<()> {
+        let Some(opened) = self.open_provisional(name)? else {
+            self.torn |= self.segments.back().is_none_or(|last| last.name.number < name.number);
+            return self
+                .disk
+                .remove(&name.provisional())
+                .map_err(|error| failure::disk("cannot cut the journal", error));
+        };
+        self.seal_last();
+        let before = opened.header.before();
+        self.cut(opened.frames, name)?;
+        if let Some(tail) = &self.tail {
+            prove(self.disk, name, tail.file.as_ref())
+                .map_err(|error| failure::disk("cannot make the journal durable", error))?;
+        }
+        self.segments.push_back(Segment { name, before, proven: true, sealed_bytes: 0 });
+        Ok(())
+    }
+
+    /// A provisional segment, if its head is whole and fits what stands before it.
+    fn open_provisional(&self, name: SegmentName) -> Result<Option<OpenedSegment>> {
+        let number = self.segments.back().map_or(0, |last| last.name.number);
+        if self.torn || number.checked_add(1) != Some(name.number) {
+            return Ok(None);
+        }
+        let opened = match open_segment(self.disk, name, &name.provisional()) {
+            Ok(opened) => opened,
+            Err(OpenFailure::Missing | OpenFailure::Damaged(_)) => return Ok(None),
+            Err(OpenFailure::Other(error)) => return Err(error),
+        };
+        self.check_identity(&opened.header.identity)?;
+        let (end, chain) = self.tail.as_ref().map_or((Lsn::ZERO, 0), |tail| (tail.end.lsn, tail.chain));
+        let follows = opened.header.chain == chain && name.start == end;
+        Ok(follows.then_some(opened))
+    }
+
+    /// Reads to the last complete transaction or mark and cuts what follows.
+    fn cut(&mut self, mut frames: Frames, name: SegmentName) -> Result<()> {
+        let length = frames.length()?;
+        let place = |frames: &Frames| (frames.offset(), frames.chain(), frames.order());
+        let mut complete = place(&frames);
+        while let Next::Frame(FrameHead::Part(_), _) = frames.next(length)? {
+            if frames.order().is_complete() {
+                complete = place(&frames);
+            }
+        }
+        let (offset, chain, order) = complete;
+        if offset != length {
+            self.torn = true;
+            tracing::info!(
+                file = frames.file_name(),
+                offset,
+                bytes = length.saturating_sub(offset),
+                "cut an unfinished write from the end of the journal"
+            );
+            frames.file().truncate(offset).map_err(|error| failure::disk("cannot cut the journal", error))?;
+        }
+        let end = End { segment: name.number, offset, lsn: order.end };
+        self.tail = Some(Tail { file: Arc::clone(frames.file()), end, chain, order });
+        Ok(())
+    }
+
+    /// Notes the final length of the last segment, since another follows.
+    fn seal_last(&mut self) {
+        if let (Some(last), Some(tail)) = (self.segments.back_mut(), &self.tail) {
+            last.sealed_bytes = tail.end.offset;
+        }
+    }
+
+    /// Makes the first segment of a new journal.
+    fn begin(&mut self) -> Result<Tail> {
+        let name = SegmentName { generation: Generation::FIRST, start: Lsn::ZERO, number: 1 };
+        let header = SegmentHeader { identity: self.identity.clone(), name, chain: 0, commit: Lsn::ZERO };
+        let tail = create_segment(self.disk, &header, &SchemaBlock::default())?;
+        prove(self.disk, name, tail.file.as_ref())
+            .map_err(|error| failure::disk("cannot make the journal durable", error))?;
+        self.segments.push_back(Segment { name, before: header.before(), proven: true, sealed_bytes: 0 });
+        Ok(tail)
+    }
+
+    fn check_identity(&self, held: &SourceIdentity) -> Result<()> {
+        let asked = self.identity;
+        let differs = [
+            ("system identifier", held.system_identifier.to_string(), asked.system_identifier.to_string()),
+            ("timeline", held.timeline.to_string(), asked.timeline.to_string()),
+            ("database", held.database.clone(), asked.database.clone()),
+            ("slot", held.slot.clone(), asked.slot.clone()),
+        ]
+        .into_iter()
+        .filter(|(_, held, asked)| held != asked)
+        .map(|(what, held, asked)| format!("its {what} is {held}, the server's is {asked}"));
+        let differs: Vec<_> = differs.collect();
+        if differs.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::JournalForeign, "the journal belongs to another source")
+            .with_detail(format!("Of the journal in {}, {}.", self.disk.location(), differs.join("; ")))
+            .with_hint("Connect to the server it belongs to, or give this one an empty directory."))
+    }
+}
