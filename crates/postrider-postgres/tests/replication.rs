@@ -359,8 +359,10 @@ async fn every_kind_of_password_and_socket_is_taken() {
     server.admin = connect_client(&options(&local)).await.unwrap().0;
     server.run("INSERT INTO public.t SELECT n, 'x' FROM generate_series(1, 10000) AS n").await;
     let mut seen = Seen::default();
-    seen.read_commits(&mut session, 1).await;
-    assert_eq!(seen.kinds.matches('I').count(), 10_000);
+    // Version 14 sends empty transactions for what is not published.
+    while seen.kinds.matches('I').count() < 10_000 {
+        seen.read(&mut session).await.unwrap();
+    }
 }
 
 #[tokio::test]
