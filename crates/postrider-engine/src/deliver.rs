@@ -59,8 +59,13 @@ impl Delivering {
         while !stop.is_requested() {
             let mut batch =
                 Batch { events: Vec::new(), after, end: None, name: &self.sink.name, telemetry: &self.telemetry };
-            cursor.walk(&mut batch)?;
+            let walked = cursor.walk(&mut batch);
             let Batch { events, end, .. } = batch;
+            if let Err(error) = walked {
+                self.halt(&error);
+                stop.requested().await;
+                return Ok(());
+            }
             if !self.write(&events, &mut settled, &stop).await {
                 return Ok(());
             }
@@ -142,6 +147,12 @@ impl Delivering {
             }
         }
         true
+    }
+
+    /// What the log holds cannot be made an event: this sink stands still and keeps its position, the others go on.
+    fn halt(&self, error: &Error) {
+        tracing::error!(sink = %self.sink.name, error = error.report(), "a sink stands still: a change cannot be made an event; nothing is skipped");
+        self.trouble(Some(error.report()));
     }
 
     /// Says what is wrong, and waits.

@@ -453,6 +453,23 @@ impl Versions<'_> {
         }
         false
     }
+
+    fn observe(&mut self, change: WorkChange, xid: u32) {
+        match change {
+            WorkChange::Version { version, moved_from } => {
+                if let Some(key) = moved_from {
+                    self.state.observe_gone(&key);
+                }
+                self.state.observe_version(version, xid);
+            }
+            WorkChange::Gone(key) => self.state.observe_gone(&key),
+        }
+    }
+
+    fn alarm(&self, position: Position, what: &str) {
+        self.telemetry.alarms.get_or_create(&ConsumerLabel { consumer: CONSUMER.to_owned() }).inc();
+        tracing::error!(%position, what, "a change of the work table cannot be taken in");
+    }
 }
 
 impl Visit for Versions<'_> {
@@ -462,21 +479,13 @@ impl Visit for Versions<'_> {
                 if self.was_read(head.xid) {
                     return Ok(());
                 }
-                match shape::work_change(&row)? {
-                    WorkChange::Version { version, moved_from } => {
-                        if let Some(key) = moved_from {
-                            self.state.observe_gone(&key);
-                        }
-                        self.state.observe_version(version, head.xid);
-                    }
-                    WorkChange::Gone(key) => self.state.observe_gone(&key),
+                match shape::work_change(&row) {
+                    Ok(change) => self.observe(change, head.xid),
+                    // The row stays as it is, and so does every other: one that nobody can read is for a person.
+                    Err(error) => self.alarm(position, &Error::from(error).report()),
                 }
             }
-            Route::Alarm(alarm) => {
-                let label = ConsumerLabel { consumer: CONSUMER.to_owned() };
-                self.telemetry.alarms.get_or_create(&label).inc();
-                tracing::error!(%position, %alarm, "the work table was changed in a way that no row tells");
-            }
+            Route::Alarm(alarm) => self.alarm(position, &alarm.to_string()),
             Route::Outbox(_) | Route::OutboxMessage(_) | Route::Ignore(_) => {}
         }
         Ok(())
