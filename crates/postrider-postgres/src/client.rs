@@ -74,9 +74,9 @@ impl Connection {
         !self.client.is_closed() && !self.spoiled.load(Ordering::Relaxed)
     }
 
-    /// Sends statements without parameters and without rows.
-    pub(crate) async fn execute(&self, statements: &str) -> Result<()> {
-        self.client.batch_execute(statements).await.map_err(|error| map_client_error(Phase::Query, error))
+    /// Sends statements without parameters, whose rows nobody needs.
+    pub(crate) async fn execute(&self, statements: &str, phase: Phase) -> Result<()> {
+        self.client.batch_execute(statements).await.map_err(|error| map_client_error(phase, error))
     }
 
     /// Runs a statement, prepared at its first use on this connection.
@@ -114,10 +114,7 @@ impl Connection {
             return Ok(statement);
         }
         let statement = self.client.prepare(text).await?;
-        self.prepared
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(Arc::clone(text), statement.clone());
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(text), statement.clone());
         Ok(statement)
     }
 }

@@ -2,20 +2,30 @@
 //!
 //! It knows nothing of the engine, of delivery or of HTTP.
 
+mod check;
 mod client;
 mod confirm;
 mod errors;
 mod identity;
+mod objects;
 mod options;
+mod primary;
 mod quote;
 mod read;
 mod replication;
+mod setup;
 mod source;
 mod tls;
 mod wire;
 mod work_table;
 
+pub use check::{Finding, Severity, Subject, check};
+pub use objects::SourceObjects;
 pub use options::{ConnectOptions, TlsMode, connect_client};
+pub use primary::{HEARTBEAT_PREFIX, PgPrimary};
 pub use replication::slot::{CreatedSlot, create_slot, drop_slot};
+pub use setup::{
+    Circumstances, SetupReport, SetupSettings, Step, StepObject, StepOutcome, WorkIdentity, apply, plan,
+};
 pub use source::ReplicationSource;
 pub use work_table::{PgWorkTable, WorkTableSettings};

@@ -53,12 +53,9 @@ impl Written<'_> {
         };
         match transition {
             Transition::Advance { next } => Written { next: Some(next), ..state(StageState::Pending) },
-            Transition::Chain { next, lease } => Written {
-                next: Some(next),
-                attempts_more: 1,
-                lease: Some(*lease),
-                ..state(StageState::Running)
-            },
+            Transition::Chain { next, lease } => {
+                Written { next: Some(next), attempts_more: 1, lease: Some(*lease), ..state(StageState::Running) }
+            }
             Transition::Finish => state(StageState::Done),
             Transition::Retry { after, reason } => {
                 Written { after: Some(*after), reason: Some(reason), ..state(StageState::Retry) }
@@ -95,9 +92,8 @@ pub(super) fn statement(layout: &Layout) -> GuardedStatement {
         change = change(layout, "asked.payload_text"),
         reply = reply(layout, "asked.payload_text"),
     );
-    let probe = format!(
-        "WITH asked AS ({asked}) SELECT asked.ord FROM asked JOIN {table} AS t ON {keys} WHERE {guard}"
-    );
+    let probe =
+        format!("WITH asked AS ({asked}) SELECT asked.ord FROM asked JOIN {table} AS t ON {keys} WHERE {guard}");
     let single = format!(
         "WITH asked AS ({asked}) UPDATE {table} AS t SET {change} FROM asked WHERE {keys} AND {guard} RETURNING {reply}",
         change = change(layout, &payload),

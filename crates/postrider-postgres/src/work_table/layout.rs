@@ -88,11 +88,7 @@ impl Layout {
         let arrays: Vec<String> =
             all.iter().enumerate().map(|(index, (kind, _))| format!("${}::{kind}[]", index + 1)).collect();
         let aliases: Vec<&str> = all.iter().map(|(_, alias)| alias.as_str()).collect();
-        format!(
-            "SELECT * FROM unnest({}) WITH ORDINALITY AS asked ({}, ord)",
-            arrays.join(", "),
-            aliases.join(", ")
-        )
+        format!("SELECT * FROM unnest({}) WITH ORDINALITY AS asked ({}, ord)", arrays.join(", "), aliases.join(", "))
     }
 
     /// The row `t` is the one that `asked` names.
@@ -140,7 +136,8 @@ impl Layout {
 
     /// Reads a row version whose columns begin at `first`.
     pub(super) fn read_version(&self, row: &Row, first: usize) -> Result<WorkVersion> {
-        let key = (first..first + self.key.len()).map(|index| row.try_get::<_, String>(index)).collect::<Result<Vec<_>, _>>();
+        let key =
+            (first..first + self.key.len()).map(|index| row.try_get::<_, String>(index)).collect::<Result<Vec<_>, _>>();
         let mut next = first + self.key.len()..;
         let mut at = || next.next().unwrap_or_default();
         let version = WorkVersion {

@@ -67,7 +67,8 @@ impl OpenRows for SnapshotPages {
 
 /// A page by the partial index on the key: the first, or the one behind a key.
 fn statement(layout: &Layout, behind: bool) -> Arc<str> {
-    let number = |(index, column): (usize, &super::layout::Column)| format!("${}::text::{}", index + 1, column.type_name);
+    let number =
+        |(index, column): (usize, &super::layout::Column)| format!("${}::text::{}", index + 1, column.type_name);
     let order = layout.key_list();
     let condition = if behind {
         let key = layout.key.iter().enumerate().map(number).collect::<Vec<_>>().join(", ");

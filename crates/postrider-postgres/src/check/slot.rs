@@ -1,0 +1,78 @@
+//! The replication slot.
+
+use postrider_core::error::{ErrorKind, Result};
+use tokio_postgres::Row;
+
+use super::{Finding, Severity, Subject, field};
+use crate::client::{Connection, Parameters};
+use crate::objects::SourceObjects;
+
+pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> Result<Vec<Finding>> {
+    // That a publication is younger than the slot's position shows nowhere here: `catalog_xmin` lags behind whatever runs elsewhere
+    // on the server. The stream itself says it.
+    let text = "SELECT s.slot_type = 'logical' AND s.plugin = 'pgoutput', s.database = current_database(), \
+           coalesce(s.two_phase, false), coalesce(s.wal_status, 'lost'), s.active, s.temporary \
+         FROM pg_replication_slots AS s WHERE s.slot_name = $1";
+    let names: Parameters = vec![Box::new(objects.slot.clone())];
+    let rows = connection.query(&text.into(), &names).await?;
+    let name = &objects.slot;
+    let Some(row) = rows.first() else {
+        return Ok(vec![Finding::new(
+            Severity::Error,
+            ErrorKind::SlotMissing,
+            Subject::Slot,
+            format!("There is no replication slot \"{name}\"."),
+            "`postrider setup` creates it.",
+        )]);
+    };
+    let mut findings = Vec::new();
+    for judged in [origin(row, name)?, health(row, name)?, company(row, name)?] {
+        findings.extend(
+            judged.map(|(severity, kind, sentence, hint)| Finding::new(severity, kind, Subject::Slot, sentence, hint)),
+        );
+    }
+    Ok(findings)
+}
+
+type Judged = Option<(Severity, ErrorKind, String, &'static str)>;
+
+fn origin(row: &Row, name: &str) -> Result<Judged> {
+    let another = "Choose another slot name, or drop the slot if nobody needs it.";
+    let judged = |sentence| Some((Severity::Error, ErrorKind::SlotForeign, sentence, another));
+    Ok(if !field::<bool>(row, 0)? {
+        judged(format!("The slot \"{name}\" is no logical slot of pgoutput."))
+    } else if !field::<Option<bool>>(row, 1)?.unwrap_or(false) {
+        judged(format!("The slot \"{name}\" belongs to another database."))
+    } else if field::<bool>(row, 2)? {
+        judged(format!("The slot \"{name}\" decodes two-phase transactions, which stays with it for ever."))
+    } else if field::<bool>(row, 5)? {
+        judged(format!("The slot \"{name}\" is a temporary one of another session."))
+    } else {
+        None
+    })
+}
+
+fn health(row: &Row, name: &str) -> Result<Judged> {
+    Ok(match field::<&str>(row, 3)? {
+        "lost" => Some((
+            Severity::Error,
+            ErrorKind::SlotLost,
+            format!("The slot \"{name}\" is lost: the server has removed the log it needs."),
+            "Drop the slot and run `postrider setup`; what was written between is not in the log any more.",
+        )),
+        "unreserved" => Some((
+            Severity::Warning,
+            ErrorKind::SlotLost,
+            format!("The slot \"{name}\" is about to be lost: it is past max_slot_wal_keep_size."),
+            "Start Postrider at once, or raise max_slot_wal_keep_size and reload.",
+        )),
+        _ => None,
+    })
+}
+
+fn company(row: &Row, name: &str) -> Result<Judged> {
+    Ok(field::<bool>(row, 4)?.then(|| {
+        let sentence = format!("A session reads from the slot \"{name}\" now.");
+        (Severity::Note, ErrorKind::SlotInUse, sentence, "Only one process can read from a slot at a time.")
+    }))
+}

@@ -1,0 +1,274 @@
+//! The work table and the outbox tables: columns, keys, replica identities, and what the storage costs.
+
+use std::collections::BTreeMap;
+
+use postrider_core::error::{ErrorKind, Result};
+use postrider_core::route::{OutboxTable, WorkMapping};
+
+use super::{Finding, Severity, Subject, field};
+use crate::client::{Connection, Parameters};
+use crate::objects::{SourceObjects, changing_columns, outbox_name, work_name};
+use crate::quote::quote_identifier;
+
+/// Above this share of a page, a burst of updates finds no room on its page.
+const FILLFACTOR_MAX: i64 = 70;
+
+/// What the catalogue says of one table.
+struct Facts {
+    subject: Subject,
+    /// Quoted.
+    name: String,
+    /// `d` default, `n` nothing, `f` full, `i` index.
+    identity: String,
+    identity_columns: Vec<String>,
+    /// The publication names columns of the table.
+    has_column_list: bool,
+    /// Each column with its type's name in `pg_type`.
+    columns: BTreeMap<String, String>,
+    fillfactor: i64,
+    /// The key columns of each unique index without predicate or expression, sorted.
+    unique_keys: Vec<Vec<String>>,
+    /// Each index with the columns that it depends on, its predicate's among them.
+    indexes: BTreeMap<String, Vec<String>>,
+}
+
+pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for table in &objects.routing.outbox_tables {
+        match Facts::load(connection, objects, Subject::Outbox, (&table.schema, &table.table)).await? {
+            Some(facts) => findings.extend(facts.judge_outbox(table)),
+            None => findings.push(missing(Subject::Outbox, &outbox_name(table))),
+        }
+    }
+    if let Some(mapping) = &objects.routing.work {
+        match Facts::load(connection, objects, Subject::WorkTable, (&mapping.schema, &mapping.table)).await? {
+            Some(facts) => findings.extend(facts.judge_work(mapping)),
+            None => findings.push(missing(Subject::WorkTable, &work_name(mapping))),
+        }
+    }
+    Ok(findings)
+}
+
+fn missing(subject: Subject, name: &str) -> Finding {
+    Finding::new(
+        Severity::Error,
+        ErrorKind::Table,
+        subject,
+        format!("There is no table {name}."),
+        "`postrider setup` creates the canonical tables; for one of your own, correct its name in the configuration.",
+    )
+}
+
+impl Facts {
+    async fn load(
+        connection: &Connection,
+        objects: &SourceObjects,
+        subject: Subject,
+        (schema, table): (&str, &str),
+    ) -> Result<Option<Facts>> {
+        let text = "SELECT c.oid::int8, c.relreplident::text, \
+               coalesce((SELECT split_part(o, '=', 2)::int8 FROM unnest(c.reloptions) AS o WHERE o LIKE 'fillfactor=%'), 100), \
+               coalesce((SELECT array_agg(a.attname::text) FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
+                 WHERE i.indrelid = c.oid AND (i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)), '{}') \
+             FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
+             WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
+        let names: Parameters = vec![Box::new(schema.to_owned()), Box::new(table.to_owned())];
+        let rows = connection.query(&text.into(), &names).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let oid: i64 = field(row, 0)?;
+        Ok(Some(Facts {
+            subject,
+            name: crate::quote::quote_table(schema, table),
+            identity: field(row, 1)?,
+            identity_columns: field(row, 3)?,
+            has_column_list: has_column_list(connection, oid, &objects.publication).await?,
+            columns: columns(connection, oid).await?,
+            fillfactor: field(row, 2)?,
+            unique_keys: unique_keys(connection, oid).await?,
+            indexes: indexes(connection, oid).await?,
+        }))
+    }
+
+    fn judge_outbox(&self, table: &OutboxTable) -> Vec<Finding> {
+        let columns = &table.columns;
+        let mut needed = vec![columns.id.as_str(), columns.payload.as_str()];
+        needed.extend(
+            [&columns.key, &columns.event_type, &columns.headers, &columns.topic]
+                .into_iter()
+                .flatten()
+                .map(String::as_str),
+        );
+        let mut findings: Vec<Finding> =
+            needed.into_iter().filter_map(|column| self.judge_column(column, &[])).collect();
+        findings.extend(self.judge_identity());
+        findings
+    }
+
+    fn judge_work(&self, mapping: &WorkMapping) -> Vec<Finding> {
+        let mut findings: Vec<Finding> =
+            wanted(mapping).into_iter().filter_map(|(column, types)| self.judge_column(column, types)).collect();
+        findings.extend(self.judge_key(mapping));
+        findings.extend(self.judge_identity());
+        findings.extend(self.judge_indexes(mapping));
+        findings
+    }
+
+    fn judge_column(&self, column: &str, types: &[&str]) -> Option<Finding> {
+        let Facts { name, .. } = self;
+        let quoted = quote_identifier(column);
+        match self.columns.get(column) {
+            None => Some(self.error(
+                format!("The table {name} has no column {quoted}."),
+                "Name the right column in the configuration, or add it: `postrider setup --print` shows the canonical table.".to_owned(),
+            )),
+            Some(found) if !types.is_empty() && !types.contains(&found.as_str()) => Some(self.error(
+                format!("The column {quoted} of {name} is of type {found}."),
+                format!("It must be of type {}.", types.join(" or ")),
+            )),
+            Some(_) => None,
+        }
+    }
+
+    /// Two rows under one key would be claimed as one.
+    fn judge_key(&self, mapping: &WorkMapping) -> Option<Finding> {
+        let mut key = mapping.key.clone();
+        key.sort_unstable();
+        let is_unique = self.unique_keys.contains(&key);
+        (!is_unique).then(|| {
+            let columns: Vec<String> = mapping.key.iter().map(|column| quote_identifier(column)).collect();
+            self.error(
+                format!("The key ({}) of {} has no unique index of just these columns.", columns.join(", "), self.name),
+                "Name the columns of the table's primary key in the configuration.".to_owned(),
+            )
+        })
+    }
+
+    fn judge_identity(&self) -> Option<Finding> {
+        let Facts { name, .. } = self;
+        match self.identity.as_str() {
+            "f" if self.has_column_list => Some(self.error(
+                format!("The table {name} has replica identity FULL and is published with a column list: the application's updates of it fail."),
+                format!("ALTER TABLE {name} REPLICA IDENTITY DEFAULT; or publish it without a column list."),
+            )),
+            "f" if self.subject == Subject::WorkTable => Some(Finding::new(
+                Severity::Warning,
+                ErrorKind::Table,
+                self.subject,
+                format!("The table {name} has replica identity FULL: each update writes the whole old row into the log."),
+                format!("ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"),
+            )),
+            "f" => None,
+            _ if self.identity_columns.is_empty() => Some(self.error(
+                format!("The table {name} has no replica identity: once it is published, the application's updates and deletes of it fail."),
+                format!("Give {name} a primary key."),
+            )),
+            _ => None,
+        }
+    }
+
+    fn judge_indexes(&self, mapping: &WorkMapping) -> Vec<Finding> {
+        let Facts { name, .. } = self;
+        let warn = |sentence, hint: &str| {
+            Finding::new(Severity::Warning, ErrorKind::Table, Subject::WorkTable, sentence, hint)
+        };
+        let changing = changing_columns(mapping);
+        let mut findings = Vec::new();
+        for (index, columns) in &self.indexes {
+            let touched: Vec<String> = columns
+                .iter()
+                .filter(|column| changing.contains(&column.as_str()))
+                .map(|column| quote_identifier(column))
+                .collect();
+            if !touched.is_empty() {
+                findings.push(warn(
+                    format!(
+                        "The index {index} of {name} mentions {}: no transition of a row is a HOT update any more.",
+                        touched.join(", ")
+                    ),
+                    "Drop the index if no query of yours needs it: Postrider needs none on state, stage or time.",
+                ));
+            }
+        }
+        let closed_at = &mapping.closed_at;
+        if !self.indexes.values().any(|columns| columns.contains(closed_at)) {
+            findings.push(warn(
+                format!("The table {name} has no index of its open rows: at each start all rows are read."),
+                "CREATE INDEX CONCURRENTLY on the key columns WHERE the closing time IS NULL; `postrider setup --print` shows it.",
+            ));
+        }
+        if self.fillfactor > FILLFACTOR_MAX {
+            findings.push(warn(
+                format!(
+                    "The table {name} has fillfactor {}: a burst of updates finds no room on its pages.",
+                    self.fillfactor
+                ),
+                "ALTER TABLE … SET (fillfactor = 50); new pages then keep half their room.",
+            ));
+        }
+        findings
+    }
+
+    fn error(&self, sentence: String, hint: String) -> Finding {
+        Finding::new(Severity::Error, ErrorKind::Table, self.subject, sentence, hint)
+    }
+}
+
+/// The columns of a work table and the types that each may have; an empty list is any type that has a text.
+fn wanted(mapping: &WorkMapping) -> Vec<(&str, &'static [&'static str])> {
+    const TEXT: &[&str] = &["text", "varchar"];
+    const COUNT: &[&str] = &["int2", "int4", "int8"];
+    const TIME: &[&str] = &["timestamptz"];
+    let mut wanted: Vec<(&str, &[&str])> = mapping.key.iter().map(|column| (column.as_str(), &[][..])).collect();
+    wanted.extend([(mapping.stage.as_str(), &[][..]), (&mapping.stage_state, &[]), (&mapping.lease_owner, TEXT)]);
+    wanted.extend(
+        [&mapping.attempt_count, &mapping.deferral_count, &mapping.epoch].map(|column| (column.as_str(), COUNT)),
+    );
+    // A fence that runs out of numbers would have to fall.
+    wanted.push((&mapping.fence, &["int8"]));
+    wanted.extend(
+        [&mapping.next_attempt_at, &mapping.lease_until, &mapping.closed_at].map(|column| (column.as_str(), TIME)),
+    );
+    wanted.extend([("request_hash", &["bytea"][..]), ("payload", &["jsonb", "json", "text"]), ("definition", TEXT)]);
+    wanted.extend([("last_error", &["text"][..]), ("updated_at", TIME)]);
+    wanted
+}
+
+async fn columns(connection: &Connection, oid: i64) -> Result<BTreeMap<String, String>> {
+    let text = "SELECT a.attname::text, t.typname::text FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid \
+         WHERE a.attrelid = $1::int8::oid AND a.attnum > 0 AND NOT a.attisdropped";
+    let rows = connection.query(&text.into(), &vec![Box::new(oid)]).await?;
+    rows.iter().map(|row| Ok((field(row, 0)?, field(row, 1)?))).collect()
+}
+
+async fn unique_keys(connection: &Connection, oid: i64) -> Result<Vec<Vec<String>>> {
+    let text = "SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE \"C\") \
+         FROM pg_index AS i JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place) ON k.place <= i.indnkeyatts \
+         JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum \
+         WHERE i.indrelid = $1::int8::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL \
+         GROUP BY i.indexrelid";
+    let rows = connection.query(&text.into(), &vec![Box::new(oid)]).await?;
+    rows.iter().map(|row| field(row, 0)).collect()
+}
+
+/// An index of a constraint depends on the constraint and not on columns, so the key's own are read as well.
+async fn indexes(connection: &Connection, oid: i64) -> Result<BTreeMap<String, Vec<String>>> {
+    let text = "SELECT quote_ident(c.relname), array_agg(DISTINCT a.attname::text) \
+         FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_attribute AS a ON a.attrelid = i.indrelid \
+         WHERE i.indrelid = $1::int8::oid AND a.attnum > 0 AND (a.attnum = ANY (i.indkey) OR EXISTS ( \
+           SELECT FROM pg_depend AS d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid \
+             AND d.refclassid = 'pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum)) \
+         GROUP BY c.relname";
+    let rows = connection.query(&text.into(), &vec![Box::new(oid)]).await?;
+    rows.iter().map(|row| Ok((field(row, 0)?, field(row, 1)?))).collect()
+}
+
+/// Whether the publication has a column list for the table.
+async fn has_column_list(connection: &Connection, oid: i64, publication: &str) -> Result<bool> {
+    // The column `prattrs` came with version 15; through JSON the statement holds for 14, too.
+    let text = "SELECT coalesce(jsonb_typeof(to_jsonb(r) -> 'prattrs'), 'null') <> 'null' \
+         FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid \
+         WHERE r.prrelid = $1::int8::oid AND p.pubname = $2";
+    let parameters: Parameters = vec![Box::new(oid), Box::new(publication.to_owned())];
+    let rows = connection.query(&text.into(), &parameters).await?;
+    rows.first().map_or(Ok(false), |row| field(row, 0))
+}

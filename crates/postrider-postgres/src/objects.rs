@@ -1,0 +1,73 @@
+//! What Postrider has or needs in a database, by name.
+
+use postrider_core::route::{OutboxTable, Routing, WorkMapping};
+
+use crate::quote::quote_table;
+
+/// The publication, the slot and the tables of one source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceObjects {
+    pub publication: String,
+    pub slot: String,
+    pub routing: Routing,
+}
+
+/// The columns that Postrider reads and writes although no mapping names them.
+pub(crate) const UNMAPPED_COLUMNS: [&str; 5] = ["request_hash", "payload", "definition", "last_error", "updated_at"];
+
+impl SourceObjects {
+    /// The published tables, quoted, outbox tables first.
+    pub(crate) fn tables(&self) -> Vec<String> {
+        let outbox = self.routing.outbox_tables.iter().map(outbox_name);
+        outbox.chain(self.routing.work.iter().map(work_name)).collect()
+    }
+}
+
+/// The quoted name of an outbox table.
+pub(crate) fn outbox_name(table: &OutboxTable) -> String {
+    quote_table(&table.schema, &table.table)
+}
+
+/// The quoted name of a work table.
+pub(crate) fn work_name(mapping: &WorkMapping) -> String {
+    quote_table(&mapping.schema, &mapping.table)
+}
+
+/// The columns of a work table that the log must carry: all that is mapped, and no payload.
+pub(crate) fn streamed_columns(mapping: &WorkMapping) -> Vec<&str> {
+    let mut columns: Vec<&str> = mapping.key.iter().map(String::as_str).collect();
+    columns.extend([mapping.stage.as_str(), &mapping.stage_state, &mapping.epoch]);
+    columns.extend(changing_columns(mapping).into_iter().filter(|column| !UNMAPPED_COLUMNS.contains(column)));
+    columns.push(&mapping.closed_at);
+    let mut unique: Vec<&str> = Vec::new();
+    for column in columns {
+        if !unique.contains(&column) {
+            unique.push(column);
+        }
+    }
+    unique
+}
+
+/// The columns that a transition may write.
+pub(crate) fn written_columns(mapping: &WorkMapping) -> Vec<&str> {
+    let mut columns = changing_columns(mapping);
+    columns.push(&mapping.closed_at);
+    columns
+}
+
+/// The columns that transitions before the last may write: an index on one of them costs every HOT update.
+pub(crate) fn changing_columns(mapping: &WorkMapping) -> Vec<&str> {
+    vec![
+        &mapping.stage,
+        &mapping.stage_state,
+        &mapping.attempt_count,
+        &mapping.deferral_count,
+        &mapping.fence,
+        &mapping.next_attempt_at,
+        &mapping.lease_until,
+        &mapping.lease_owner,
+        "request_hash",
+        "last_error",
+        "updated_at",
+    ]
+}

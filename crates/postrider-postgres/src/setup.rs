@@ -1,0 +1,266 @@
+//! What must be in the database before the first start: as a list of steps that can be printed, and applied.
+//!
+//! The publication always comes before the slot: a publication that a slot's position does not know yet stops the stream for good
+//! on PostgreSQL 14 to 17, however soon it is made afterwards.
+
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::route::{OutboxTable, WorkMapping};
+
+use crate::check::{Finding, Subject, check};
+use crate::client::{Connection, Parameters};
+use crate::errors::Phase;
+use crate::objects::{SourceObjects, outbox_name, streamed_columns, work_name, written_columns};
+use crate::options::ConnectOptions;
+use crate::quote::{quote_identifier, quote_literal};
+
+const CREATE_WORK_TABLE: &str = include_str!("../../../sql/source/0001_create_pending_work.sql");
+const CREATE_OUTBOX: &str = include_str!("../../../sql/source/0002_create_outbox_event.sql");
+
+/// What is to be set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupSettings {
+    pub objects: SourceObjects,
+    /// The role that Postrider runs as; it gets what it needs and no more. `None`: nobody is granted anything.
+    pub role: Option<String>,
+}
+
+/// What the steps depend on beside the settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Circumstances {
+    /// The server's major version, 14 to 18.
+    pub major: u32,
+    /// How the work table's rows are identified in the log.
+    pub work_identity: WorkIdentity,
+}
+
+/// The replica identity of the work table (manual, `ALTER TABLE … REPLICA IDENTITY`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WorkIdentity {
+    /// These columns, which a published column list must contain.
+    Columns(Vec<String>),
+    /// All columns: with a column list the application's own updates would fail.
+    Full,
+}
+
+/// One statement or group of statements, and what it is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    pub object: StepObject,
+    /// What the step does, as a sentence.
+    pub purpose: String,
+    pub sql: String,
+}
+
+/// What a step makes; a thing that is there already is kept as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StepObject {
+    Table {
+        /// Schema and table, quoted.
+        name: String,
+    },
+    Publication,
+    Slot,
+    Role {
+        name: String,
+    },
+    /// Granting twice does no harm, so these are always sent.
+    Grants,
+}
+
+/// What became of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepOutcome {
+    Done,
+    /// It was there already.
+    Kept,
+}
+
+/// What `apply` did, and how what it kept differs from what is needed.
+#[derive(Debug)]
+pub struct SetupReport {
+    pub steps: Vec<(Step, StepOutcome)>,
+    pub differences: Vec<Finding>,
+}
+
+impl Circumstances {
+    /// A server of this version with the canonical work table, for printing without a database.
+    pub fn canonical(major: u32) -> Circumstances {
+        Circumstances { major, work_identity: WorkIdentity::Columns(Vec::new()) }
+    }
+}
+
+/// The steps in the order in which they must be taken.
+pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Vec<Step> {
+    let SetupSettings { objects, role } = settings;
+    let mut steps: Vec<Step> = objects.routing.outbox_tables.iter().filter_map(create_outbox).collect();
+    steps.extend(objects.routing.work.as_ref().and_then(create_work_table));
+    steps.push(create_publication(objects, circumstances));
+    if let Some(role) = role {
+        steps.push(create_role(role));
+        steps.push(grant(objects, role));
+    }
+    steps.push(create_slot(objects));
+    steps
+}
+
+/// Takes the steps that are not taken yet.
+///
+/// # Errors
+/// `Privilege` where the role in `options` may not do a step, `WalLevel` where the server has no logical log, `Table` where a
+/// table is missing whose names are not the canonical ones, and what connecting gives.
+pub async fn apply(options: &ConnectOptions, settings: &SetupSettings) -> Result<SetupReport> {
+    let connection = Connection::open(options, "SET lock_timeout = '10s'").await?;
+    let circumstances = look(&connection, settings.objects.routing.work.as_ref()).await?;
+    let mut report = SetupReport { steps: Vec::new(), differences: Vec::new() };
+    for step in plan(settings, &circumstances) {
+        let outcome = take(&connection, &settings.objects, &step).await?;
+        report.steps.push((step, outcome));
+    }
+    let findings = check(options, &settings.objects).await?;
+    report.differences = findings.into_iter().filter(|finding| finding.subject != Subject::Role).collect();
+    Ok(report)
+}
+
+/// The tables are ours to make only where they are named as in our own SQL.
+fn create_outbox(table: &OutboxTable) -> Option<Step> {
+    (table.table == "outbox_event").then(|| Step {
+        object: StepObject::Table { name: outbox_name(table) },
+        purpose: "Creates the outbox.".to_owned(),
+        sql: in_schema(&table.schema, CREATE_OUTBOX),
+    })
+}
+
+fn create_work_table(mapping: &WorkMapping) -> Option<Step> {
+    (mapping.table == "pending_work").then(|| Step {
+        object: StepObject::Table { name: work_name(mapping) },
+        purpose: "Creates the work table.".to_owned(),
+        sql: in_schema(&mapping.schema, CREATE_WORK_TABLE),
+    })
+}
+
+fn in_schema(schema: &str, statements: &str) -> String {
+    format!("SET search_path = {};\n{}\nRESET search_path;", quote_identifier(schema), statements.trim_end())
+}
+
+fn create_publication(objects: &SourceObjects, circumstances: &Circumstances) -> Step {
+    let mut tables: Vec<String> = objects.routing.outbox_tables.iter().map(outbox_name).collect();
+    if let Some(mapping) = &objects.routing.work {
+        tables.push(format!("{}{}", work_name(mapping), column_list(mapping, circumstances)));
+    }
+    let tables = if tables.is_empty() { String::new() } else { format!(" FOR TABLE {}", tables.join(", ")) };
+    Step {
+        object: StepObject::Publication,
+        purpose: "Publishes the tables; the claim reads the payload of a work row, so the log need not carry it."
+            .to_owned(),
+        sql: format!(
+            "CREATE PUBLICATION {}{tables}\n    WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true);",
+            quote_identifier(&objects.publication)
+        ),
+    }
+}
+
+fn column_list(mapping: &WorkMapping, circumstances: &Circumstances) -> String {
+    let WorkIdentity::Columns(identity) = &circumstances.work_identity else { return String::new() };
+    if circumstances.major < 15 {
+        return String::new();
+    }
+    let mut columns = streamed_columns(mapping);
+    for column in identity {
+        if !columns.contains(&column.as_str()) {
+            columns.push(column);
+        }
+    }
+    format!(" ({})", columns.into_iter().map(quote_identifier).collect::<Vec<_>>().join(", "))
+}
+
+fn create_role(role: &str) -> Step {
+    Step {
+        object: StepObject::Role { name: role.to_owned() },
+        purpose: "Creates the role that Postrider runs as. Give it a password with \\password.".to_owned(),
+        sql: format!("CREATE ROLE {} LOGIN REPLICATION;", quote_identifier(role)),
+    }
+}
+
+fn grant(objects: &SourceObjects, role: &str) -> Step {
+    let role = quote_identifier(role);
+    let routing = &objects.routing;
+    let mut schemas: Vec<&str> = routing.outbox_tables.iter().map(|table| table.schema.as_str()).collect();
+    schemas.extend(routing.work.iter().map(|mapping| mapping.schema.as_str()));
+    schemas.sort_unstable();
+    schemas.dedup();
+    let mut grants: Vec<String> = schemas
+        .into_iter()
+        .map(|schema| format!("GRANT USAGE ON SCHEMA {} TO {role};", quote_identifier(schema)))
+        .collect();
+    grants.extend(objects.tables().iter().map(|table| format!("GRANT SELECT ON {table} TO {role};")));
+    if let Some(mapping) = &routing.work {
+        let columns: Vec<String> = written_columns(mapping).into_iter().map(quote_identifier).collect();
+        grants.push(format!("GRANT UPDATE ({}) ON {} TO {role};", columns.join(", "), work_name(mapping)));
+    }
+    Step {
+        object: StepObject::Grants,
+        purpose: "Lets the role read what it delivers and write where work rows are, and nothing else.".to_owned(),
+        sql: grants.join("\n"),
+    }
+}
+
+fn create_slot(objects: &SourceObjects) -> Step {
+    Step {
+        object: StepObject::Slot,
+        purpose: "Creates the slot, after the publication. It waits for every transaction that is running now."
+            .to_owned(),
+        sql: format!("SELECT pg_create_logical_replication_slot({}, 'pgoutput');", quote_literal(&objects.slot)),
+    }
+}
+
+async fn look(connection: &Connection, mapping: Option<&WorkMapping>) -> Result<Circumstances> {
+    let version = "SELECT current_setting('server_version_num')::int8 / 10000";
+    let major: i64 = value(connection, version, Parameters::new()).await?.unwrap_or_default();
+    let mut circumstances = Circumstances::canonical(u32::try_from(major).unwrap_or_default());
+    let Some(mapping) = mapping else { return Ok(circumstances) };
+    let text = "SELECT c.relreplident = 'f', coalesce((SELECT array_agg(a.attname::text ORDER BY a.attnum) \
+           FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
+           WHERE i.indrelid = c.oid AND (i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)), '{}') \
+         FROM pg_class AS c WHERE c.relnamespace = to_regnamespace(quote_ident($1)) AND c.relname = $2";
+    let names: Parameters = vec![Box::new(mapping.schema.clone()), Box::new(mapping.table.clone())];
+    if let Some(row) = connection.query(&text.into(), &names).await?.first() {
+        let unreadable =
+            |error| Error::new(ErrorKind::Protocol, "cannot read the server's catalogue").with_source(error);
+        circumstances.work_identity = if row.try_get(0).map_err(unreadable)? {
+            WorkIdentity::Full
+        } else {
+            WorkIdentity::Columns(row.try_get(1).map_err(unreadable)?)
+        };
+    }
+    Ok(circumstances)
+}
+
+async fn take(connection: &Connection, objects: &SourceObjects, step: &Step) -> Result<StepOutcome> {
+    let (text, name) = match &step.object {
+        StepObject::Table { name } => ("SELECT to_regclass($1) IS NOT NULL", name),
+        StepObject::Publication => {
+            ("SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)", &objects.publication)
+        }
+        StepObject::Slot => ("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", &objects.slot),
+        StepObject::Role { name } => ("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", name),
+        StepObject::Grants => {
+            connection.execute(&step.sql, Phase::Query).await?;
+            return Ok(StepOutcome::Done);
+        }
+    };
+    if value(connection, text, vec![Box::new(name.clone())]).await?.unwrap_or(false) {
+        return Ok(StepOutcome::Kept);
+    }
+    let phase = if step.object == StepObject::Slot { Phase::CreateSlot } else { Phase::Query };
+    connection.execute(&step.sql, phase).await?;
+    Ok(StepOutcome::Done)
+}
+
+async fn value<T>(connection: &Connection, text: &str, parameters: Parameters) -> Result<Option<T>>
+where
+    T: for<'a> tokio_postgres::types::FromSql<'a>,
+{
+    let rows = connection.query(&text.into(), &parameters).await?;
+    let unreadable = |error| Error::new(ErrorKind::Protocol, "cannot read the server's catalogue").with_source(error);
+    rows.first().map(|row| row.try_get(0).map_err(unreadable)).transpose()
+}

@@ -1,0 +1,190 @@
+//! Every precondition broken once, and found.
+
+use expect_test::expect;
+use postrider_core::error::ErrorKind;
+use postrider_postgres::{SetupSettings, Severity, Subject, apply, check};
+
+use crate::database::{Database, canonical_objects, parse};
+
+/// A database that is set up, with a slot that goes with it.
+struct Ready {
+    database: Database,
+    name: String,
+}
+
+impl Ready {
+    async fn create() -> Ready {
+        let database = Database::create().await;
+        let name = database.name().to_owned();
+        let settings = SetupSettings { objects: canonical_objects(&name), role: None };
+        apply(&database.options(), &settings).await.unwrap();
+        Ready { database, name }
+    }
+
+    /// Breaks something and returns what is found of it, as lines without what the test's server has anyway.
+    async fn broken_by(&self, statements: &str) -> Vec<String> {
+        self.database.run(&statements.replace("{name}", &self.name)).await;
+        let findings = check(&self.database.options(), &canonical_objects(&self.name)).await.unwrap();
+        findings
+            .into_iter()
+            .filter(|finding| finding.subject != Subject::Server)
+            .map(|finding| {
+                format!("{} {} {}", finding.severity, finding.kind.code(), finding.sentence.replace(&self.name, "NAME"))
+            })
+            .collect()
+    }
+
+    async fn remove(self) {
+        let drop = format!(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{}'",
+            self.name
+        );
+        self.database.run(&drop).await;
+    }
+}
+
+macro_rules! broken {
+    ($test:ident, $statements:expr, $found:expr) => {
+        #[tokio::test]
+        async fn $test() {
+            let ready = Ready::create().await;
+            let found = ready.broken_by($statements).await;
+            ready.remove().await;
+            $found.assert_eq(&found.join("\n"));
+        }
+    };
+}
+
+broken!(what_setup_makes_is_all_right, "SELECT 1", expect![[""]]);
+broken!(
+    a_missing_slot_is_found,
+    "SELECT pg_drop_replication_slot('{name}')",
+    expect![[r#"error PR004 There is no replication slot "NAME"."#]]
+);
+broken!(
+    a_foreign_slot_is_found,
+    "SELECT pg_drop_replication_slot('{name}'); SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')",
+    expect![[r#"error PR007 The slot "NAME" is no logical slot of pgoutput."#]]
+);
+broken!(
+    a_two_phase_slot_is_found,
+    "SELECT pg_drop_replication_slot('{name}'); SELECT pg_create_logical_replication_slot('{name}', 'pgoutput', false, true)",
+    expect![[r#"error PR007 The slot "NAME" decodes two-phase transactions, which stays with it for ever."#]]
+);
+broken!(
+    a_missing_publication_is_found,
+    "DROP PUBLICATION {name}",
+    expect![[r#"error PR008 There is no publication "NAME"."#]]
+);
+broken!(
+    a_publication_without_our_tables_is_found,
+    "ALTER PUBLICATION {name} DROP TABLE pending_work, outbox_event",
+    expect![[r#"
+        error PR010 The publication "NAME" does not have the table "public"."outbox_event".
+        error PR010 The publication "NAME" does not have the table "public"."pending_work"."#]]
+);
+broken!(
+    a_publication_that_holds_actions_back_is_found,
+    "ALTER PUBLICATION {name} SET (publish = 'insert, delete')",
+    expect![[r#"
+        error PR008 The publication "NAME" does not publish update.
+        note PR008 The publication "NAME" does not publish truncate, so that nobody is told of one."#]]
+);
+broken!(
+    a_row_filter_and_a_short_column_list_are_found,
+    "ALTER PUBLICATION {name} SET TABLE outbox_event WHERE (id IS NOT NULL), pending_work (group_id, quote_id, stage)",
+    expect![[r#"
+        error PR010 The publication "NAME" filters the rows of "public"."outbox_event".
+        error PR010 The publication "NAME" leaves out columns of "public"."pending_work" that we need: "stage_state", "epoch", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "closed_at"."#]]
+);
+broken!(
+    tables_whose_updates_would_fail_are_found,
+    "ALTER TABLE pending_work REPLICA IDENTITY FULL; ALTER TABLE outbox_event DROP CONSTRAINT outbox_event_pkey",
+    expect![[r#"
+        error PR010 The table "public"."outbox_event" has no replica identity: once it is published, the application's updates and deletes of it fail.
+        error PR010 The table "public"."pending_work" has replica identity FULL and is published with a column list: the application's updates of it fail."#]]
+);
+broken!(
+    columns_that_are_missing_or_of_another_type_are_found,
+    "ALTER TABLE pending_work DROP COLUMN request_hash, ALTER updated_at TYPE timestamp; ALTER TABLE outbox_event DROP COLUMN topic CASCADE",
+    expect![[r#"
+        error PR010 The publication "NAME" leaves out columns of "public"."outbox_event" that we need: "topic".
+        error PR010 The table "public"."outbox_event" has no column "topic".
+        error PR010 The table "public"."pending_work" has no column "request_hash".
+        error PR010 The column "updated_at" of "public"."pending_work" is of type timestamp."#]]
+);
+broken!(
+    a_key_that_is_not_unique_is_found,
+    "ALTER TABLE pending_work DROP CONSTRAINT pending_work_pkey, ADD PRIMARY KEY (group_id, quote_id, stage)",
+    expect![[r#"
+        error PR010 The key ("group_id", "quote_id") of "public"."pending_work" has no unique index of just these columns.
+        warning PR010 The index pending_work_pkey of "public"."pending_work" mentions "stage": no transition of a row is a HOT update any more."#]]
+);
+broken!(
+    storage_that_costs_hot_updates_is_found,
+    "CREATE INDEX due ON pending_work (group_id) WHERE next_attempt_at IS NOT NULL; CREATE INDEX low ON pending_work (lower(stage_state)); \
+     DROP INDEX pending_work_open_idx; ALTER TABLE pending_work RESET (fillfactor)",
+    expect![[r#"
+        warning PR010 The index due of "public"."pending_work" mentions "next_attempt_at": no transition of a row is a HOT update any more.
+        warning PR010 The index low of "public"."pending_work" mentions "stage_state": no transition of a row is a HOT update any more.
+        warning PR010 The table "public"."pending_work" has no index of its open rows: at each start all rows are read.
+        warning PR010 The table "public"."pending_work" has fillfactor 100: a burst of updates finds no room on its pages."#]]
+);
+broken!(
+    missing_tables_are_found,
+    "DROP TABLE outbox_event, pending_work",
+    expect![[r#"
+        error PR010 The publication "NAME" does not have the table "public"."outbox_event".
+        error PR010 The publication "NAME" does not have the table "public"."pending_work".
+        error PR010 There is no table "public"."outbox_event".
+        error PR010 There is no table "public"."pending_work"."#]]
+);
+
+#[tokio::test]
+async fn a_role_without_rights_is_told_which() {
+    let ready = Ready::create().await;
+    let name = &ready.name;
+    ready
+        .database
+        .run(&format!("CREATE ROLE {name}_poor LOGIN PASSWORD 'secret'; GRANT SELECT, UPDATE (fence) ON pending_work TO {name}_poor"))
+        .await;
+    let options = parse(&ready.database.cluster.url_as(&format!("{name}_poor"), "secret", name));
+    let findings = check(&options, &canonical_objects(name)).await.unwrap();
+    let lines: Vec<_> = findings
+        .iter()
+        .filter(|finding| finding.kind == ErrorKind::Privilege)
+        .map(|finding| format!("{} {}", finding.severity, finding.sentence))
+        .collect();
+    ready.remove().await;
+    expect![[r#"
+        error Our role may not use replication.
+        error Our role lacks the privilege UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "closed_at", "last_error", "updated_at") on "public"."pending_work".
+        warning Our role lacks the privilege SELECT on "public"."outbox_event"."#]]
+    .assert_eq(&lines.join("\n"));
+}
+
+#[tokio::test]
+async fn settings_of_the_server_that_cost_something_are_found() {
+    let mut database = Database::create_alone().await;
+    let name = database.name().to_owned();
+    for (setting, value) in [("wal_level", "replica"), ("wal_sender_timeout", "0"), ("synchronous_commit", "off")] {
+        database.cluster.set(setting, value).unwrap();
+    }
+    database.restart(xtask::postgres::Shutdown::Fast).await;
+    let settings = SetupSettings { objects: canonical_objects(&name), role: None };
+    assert_eq!(apply(&database.options(), &settings).await.unwrap_err().kind(), ErrorKind::WalLevel);
+    let findings = check(&database.options(), &canonical_objects(&name)).await.unwrap();
+    let lines: Vec<_> = findings
+        .iter()
+        .filter(|finding| finding.subject == Subject::Server)
+        .map(|finding| format!("{} {} {}", finding.severity, finding.kind.code(), finding.sentence))
+        .collect();
+    expect![[r#"
+        error PR009 The server's wal_level is not logical.
+        warning PR001 The server's fsync is off: after a crash of the machine a claim that was acted on may be forgotten.
+        warning PR001 synchronous_commit is off: a commit is seen in the log up to three times wal_writer_delay later. Our own sessions set it on.
+        warning PR001 max_slot_wal_keep_size is unlimited: while Postrider is away the server keeps its log until the disk is full.
+        warning PR001 wal_sender_timeout is off: the slot stays taken for as long as the server does not notice that a reader is gone."#]]
+    .assert_eq(&lines.join("\n"));
+    assert!(findings.iter().any(|finding| finding.severity == Severity::Error));
+}

@@ -1,0 +1,8 @@
+//! What we ask of the primary on ordinary connections, on a real server.
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+mod check;
+mod database;
+mod heartbeat;
+mod setup;
+mod work_table;

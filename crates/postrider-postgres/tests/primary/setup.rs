@@ -1,0 +1,117 @@
+//! Setting a database up, and doing so again.
+
+use std::time::Duration;
+
+use expect_test::expect;
+use postrider_core::error::ErrorKind;
+use postrider_core::ports::{ClaimReply, ClaimRequest, Primary, Transition, WorkTable};
+use postrider_core::work::{OwnerId, StageName, WorkKey};
+use postrider_postgres::{
+    Circumstances, PgPrimary, PgWorkTable, SetupSettings, StepOutcome, WorkIdentity, WorkTableSettings, apply, check,
+    plan,
+};
+
+use crate::database::{Database, canonical_mapping, canonical_objects, parse};
+
+fn settings(name: &str) -> SetupSettings {
+    SetupSettings { objects: canonical_objects(name), role: Some(format!("{name}_role")) }
+}
+
+#[test]
+fn the_plan_prints_the_publication_before_the_slot() {
+    let steps = plan(&settings("quoting"), &Circumstances::canonical(15));
+    let statements: Vec<_> =
+        steps.iter().filter(|step| !step.sql.contains("CREATE TABLE")).map(|step| step.sql.as_str()).collect();
+    expect![[r#"
+        CREATE PUBLICATION "quoting" FOR TABLE "public"."outbox_event", "public"."pending_work" ("group_id", "quote_id", "stage", "stage_state", "epoch", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "closed_at")
+            WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true);
+        CREATE ROLE "quoting_role" LOGIN REPLICATION;
+        GRANT USAGE ON SCHEMA "public" TO "quoting_role";
+        GRANT SELECT ON "public"."outbox_event" TO "quoting_role";
+        GRANT SELECT ON "public"."pending_work" TO "quoting_role";
+        GRANT UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "last_error", "updated_at", "closed_at") ON "public"."pending_work" TO "quoting_role";
+        SELECT pg_create_logical_replication_slot('quoting', 'pgoutput');"#]]
+    .assert_eq(&statements.join("\n"));
+}
+
+#[test]
+fn there_is_no_column_list_where_it_would_do_harm() {
+    for circumstances in [Circumstances::canonical(14), Circumstances { major: 15, work_identity: WorkIdentity::Full }]
+    {
+        let steps = plan(&settings("quoting"), &circumstances);
+        assert!(steps.iter().any(
+            |step| step.sql.contains(r#""public"."pending_work" WITH"#) || step.sql.contains("\"pending_work\"\n")
+        ));
+    }
+}
+
+#[tokio::test]
+async fn a_second_setup_keeps_what_the_first_made() {
+    let database = Database::create().await;
+    let name = database.name().to_owned();
+    let first = apply(&database.options(), &settings(&name)).await.unwrap();
+    let done = [StepOutcome::Done; 6];
+    assert_eq!(first.steps.iter().map(|(_, outcome)| *outcome).collect::<Vec<_>>(), done);
+    let second = apply(&database.options(), &settings(&name)).await.unwrap();
+    let kept = [StepOutcome::Kept; 4];
+    let outcomes: Vec<_> = second.steps.iter().map(|(_, outcome)| *outcome).collect();
+    assert_eq!(outcomes, [&kept[..], &[StepOutcome::Done, StepOutcome::Kept]].concat());
+    database.run(&format!("ALTER PUBLICATION {name} DROP TABLE outbox_event")).await;
+    let third = apply(&database.options(), &settings(&name)).await.unwrap();
+    assert!(
+        third.differences.iter().any(|finding| finding.sentence.contains("does not have the table")),
+        "{:?}",
+        third.differences
+    );
+    database.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+}
+
+#[tokio::test]
+async fn the_role_can_do_its_work_and_nothing_else() {
+    let database = Database::create().await;
+    let name = database.name().to_owned();
+    apply(&database.options(), &settings(&name)).await.unwrap();
+    database
+        .run(&format!("ALTER ROLE {name}_role PASSWORD 'secret'; INSERT INTO pending_work (group_id, quote_id, stage) VALUES ('g', 'q', 'PRICING')"))
+        .await;
+    let options = parse(&database.cluster.url_as(&format!("{name}_role"), "secret", &name));
+    let errors: Vec<_> = check(&options, &canonical_objects(&name)).await.unwrap();
+    assert!(errors.iter().all(|finding| finding.kind != ErrorKind::Privilege), "{errors:?}");
+    let owner = OwnerId(1);
+    let table = PgWorkTable::open(options.clone(), &canonical_mapping(), &WorkTableSettings::new(owner)).await.unwrap();
+    let request = ClaimRequest {
+        key: WorkKey::new(["g", "q"]),
+        stage: StageName::new("PRICING"),
+        seen_fence: 0,
+        attempt_limit: 1,
+        lease: Duration::from_secs(60),
+        take_over: false,
+    };
+    // Two requests, so that the statement for batches is run, which locks rows.
+    let other = ClaimRequest { key: WorkKey::new(["g", "none"]), ..request.clone() };
+    let replies = table.claim(owner, &[request, other], &[]).await.unwrap();
+    let [ClaimReply::Claimed(claim)] = &replies[..] else { panic!("a claim") };
+    let finish = postrider_core::ports::Checkpoint {
+        key: claim.key.clone(),
+        stage: claim.stage.clone(),
+        fence: claim.fence,
+        transition: Transition::Finish,
+    };
+    assert_eq!(table.checkpoint(owner, &[finish]).await.unwrap().len(), 1);
+    assert!(table.living_owners().await.unwrap().unwrap().contains(&owner));
+    let primary = PgPrimary::new(options.clone(), &name);
+    primary.beat().await.unwrap();
+    primary.slot().await.unwrap();
+    let (client, _task) = postrider_postgres::connect_client(&options).await.unwrap();
+    for refused in [
+        "UPDATE public.pending_work SET payload = NULL",
+        "INSERT INTO public.pending_work (group_id, quote_id, stage) VALUES ('a', 'b', 'c')",
+        "DELETE FROM public.pending_work",
+        "UPDATE public.outbox_event SET published_at = now()",
+        "DELETE FROM public.outbox_event",
+    ] {
+        let error = client.batch_execute(refused).await.unwrap_err();
+        assert_eq!(error.code().map(tokio_postgres::error::SqlState::code), Some("42501"), "{refused}");
+    }
+    database.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+}
