@@ -88,7 +88,8 @@ impl Feedback {
         self.returned.notify_one();
     }
 
-    /// The position to confirm: the highest said, and never beyond what was received. The server would take one beyond the end of its log and leave out
+    /// The position to confirm: the highest said, and never beyond what was received. The server would take one
+    /// beyond the end of its log and leave out
     /// every change after it.
     fn flushed(&self) -> Lsn {
         Lsn(self.confirmed.load(Ordering::Acquire).min(self.received.load(Ordering::Acquire)))

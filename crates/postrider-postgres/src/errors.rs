@@ -39,8 +39,10 @@ pub(crate) struct ServerMessage {
 }
 
 impl ServerMessage {
-    /// Reads the body of an `ErrorResponse` or `NoticeResponse`: a byte for the field, its text, a zero byte; a zero byte at the end. Text
-    /// that is not UTF-8 (before the encoding is agreed) is kept as far as it can be. `None` where the body ends within a field.
+    /// Reads the body of an `ErrorResponse` or `NoticeResponse`: a byte for the field, its text, a zero byte; a zero
+    /// byte at the end. Text
+    /// that is not UTF-8 (before the encoding is agreed) is kept as far as it can be. `None` where the body ends
+    /// within a field.
     pub(crate) fn parse(mut body: &[u8]) -> Option<ServerMessage> {
         let mut message = ServerMessage::default();
         loop {
@@ -67,7 +69,8 @@ impl ServerMessage {
         }
     }
 
-    /// A publication that the slot's position does not know yet. From version 18 on that is only a warning, and the changes are skipped.
+    /// A publication that the slot's position does not know yet. From version 18 on that is only a warning, and the
+    /// changes are skipped.
     pub(crate) fn is_skipped_publication(&self) -> bool {
         self.severity == "WARNING" && self.sqlstate == "55000" && self.message.contains("publication")
     }
@@ -244,7 +247,8 @@ fn judge_replication(phase: Phase, refusal: &ServerMessage) -> Option<(ErrorKind
             "the server has no connection left",
             Some("Raise max_wal_senders or max_connections, or end sessions that nobody needs."),
         ),
-        // The slot keeps the database's first session rule: a walsender of another version may not know an option of ours.
+        // The slot keeps the database's first session rule: a walsender of another version may not know an option of
+        // ours.
         (Phase::StartReplication, "XX000" | "22023" | "42601" | "0A000") => (
             ErrorKind::Protocol,
             "the server does not take our replication options",

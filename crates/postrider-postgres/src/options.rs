@@ -18,7 +18,8 @@ use text::Taken;
 
 mod text;
 
-/// What the server's sessions are pinned to, whatever the role's or the database's own settings are: else the same value has many texts.
+/// What the server's sessions are pinned to, whatever the role's or the database's own settings are: else the same
+/// value has many texts.
 pub(crate) const PINNED_SETTINGS: [(&str, &str); 6] = [
     ("datestyle", "ISO"),
     ("intervalstyle", "postgres"),
@@ -87,11 +88,13 @@ pub(crate) enum Endpoint {
 }
 
 impl ConnectOptions {
-    /// Reads `postgres://…` or `key=value …` as libpq does, and fills what is missing from `environment`: `PGHOST`, `PGPORT`, `PGUSER`,
+    /// Reads `postgres://…` or `key=value …` as libpq does, and fills what is missing from `environment`: `PGHOST`,
+    /// `PGPORT`, `PGUSER`,
     /// `PGPASSWORD`, `PGDATABASE`, `PGSSLMODE`, `PGSSLROOTCERT`.
     ///
     /// # Errors
-    /// `Configuration`, for text that cannot be read and where no user is named. The error never quotes the text: it may hold a password.
+    /// `Configuration`, for text that cannot be read and where no user is named. The error never quotes the text: it
+    /// may hold a password.
     pub fn parse(address: &str, environment: &BTreeMap<String, String>) -> Result<ConnectOptions> {
         let Taken { rest, mut ssl_mode, mut ssl_root } = text::take_tls(address)?;
         let mut config = Config::from_str(&rest)
@@ -131,7 +134,8 @@ impl ConnectOptions {
         other
     }
 
-    /// The places where the server may be, for an error's detail: `host:port` or the socket's path, separated by commas.
+    /// The places where the server may be, for an error's detail: `host:port` or the socket's path, separated by
+    /// commas.
     pub fn location(&self) -> String {
         self.endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ")
     }
@@ -207,11 +211,13 @@ impl FromStr for TlsMode {
     }
 }
 
-/// Opens a session with the pinned settings. The task drives the connection and ends with it: once the client is dropped, or with the error that the
+/// Opens a session with the pinned settings. The task drives the connection and ends with it: once the client is
+/// dropped, or with the error that the
 /// connection ended by.
 ///
 /// # Errors
-/// `Authentication`, `Privilege`, `Configuration` (no such database, TLS), `Disconnected` with the places that were tried.
+/// `Authentication`, `Privilege`, `Configuration` (no such database, TLS), `Disconnected` with the places that were
+/// tried.
 pub async fn connect_client(options: &ConnectOptions) -> Result<(Client, JoinHandle<Result<()>>)> {
     let tls = Tls::new(&options.tls)?;
     let (client, connection) = options.config().connect(tls).await.map_err(|error| {

@@ -63,7 +63,8 @@ impl Tls {
 }
 
 impl<S> Encrypted<S> {
-    /// The hash of the server's certificate that SCRAM-SHA-256-PLUS binds to (RFC 5929, section 4); `None` for signature algorithms
+    /// The hash of the server's certificate that SCRAM-SHA-256-PLUS binds to (RFC 5929, section 4); `None` for
+    /// signature algorithms
     /// without one that we can compute.
     pub(crate) fn end_point(&self) -> Option<Vec<u8>> {
         let (_, session) = self.0.get_ref();

@@ -67,7 +67,8 @@ impl Wire {
         }
     }
 
-    /// As `query`, for a command that may wait for others. Cancelling leaves the connection in the middle of an answer: only dropping it is left.
+    /// As `query`, for a command that may wait for others. Cancelling leaves the connection in the middle of an
+    /// answer: only dropping it is left.
     pub(crate) async fn query_unbounded(&mut self, phase: Phase, sql: &str) -> Result<Vec<TextRow>> {
         self.send_query(sql).await?;
         let mut rows = Vec::new();

@@ -10,7 +10,8 @@ const PERIOD_MAX: Duration = Duration::from_secs(10);
 const PERIOD_MIN: Duration = Duration::from_millis(10);
 /// The shortest gap between updates that nobody waits for: each costs the server a write of the slot's file at most.
 const GAP: Duration = Duration::from_millis(100);
-/// More wishes for an answer than this within the window, with nothing new, are a storm: at its shutdown a server asks in a tight loop for
+/// More wishes for an answer than this within the window, with nothing new, are a storm: at its shutdown a server
+/// asks in a tight loop for
 /// a position that we cannot confirm yet.
 const STORM_ASKS: u32 = 50;
 const STORM_WINDOW: Duration = Duration::from_secs(1);

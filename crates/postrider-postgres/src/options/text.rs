@@ -1,4 +1,5 @@
-//! Takes `sslmode` and `sslrootcert` out of a connection string: tokio-postgres knows only some of the modes and no root certificate.
+//! Takes `sslmode` and `sslrootcert` out of a connection string: tokio-postgres knows only some of the modes and no
+//! root certificate.
 
 use postrider_core::error::{Error, ErrorKind, Result};
 

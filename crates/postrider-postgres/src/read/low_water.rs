@@ -1,7 +1,8 @@
 //! When to raise the socket's low-water mark, and when to lower it.
 //!
-//! The server sends each message of a transaction by itself. A reader that is woken for each costs the server more than twice the processor time of the
-//! messages themselves; one that is woken for 64 KiB costs it nothing. Raised while the stream is quiet, the mark would hold messages back.
+//! The server sends each message of a transaction by itself. A reader that is woken for each costs the server more than
+//! twice the processor time of the messages themselves; one that is woken for 64 KiB costs it nothing. Raised while the
+//! stream is quiet, the mark would hold messages back.
 
 use std::time::{Duration, Instant};
 

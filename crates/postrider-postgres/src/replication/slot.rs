@@ -30,11 +30,13 @@ pub struct CreatedSlot {
     pub consistent_point: Lsn,
 }
 
-/// Creates a logical slot for pgoutput. The server first waits for every transaction that has already written something; after a while of that
+/// Creates a logical slot for pgoutput. The server first waits for every transaction that has already written
+/// something; after a while of that
 /// it is logged which one that is.
 ///
 /// # Errors
-/// `SlotForeign` where the name is taken, `WalLevel`, `Transient` with the transaction that was waited for when `patience` is over: the
+/// `SlotForeign` where the name is taken, `WalLevel`, `Transient` with the transaction that was waited for when
+/// `patience` is over: the
 /// creation is then cancelled; and what connecting leads to.
 pub async fn create_slot(options: &ConnectOptions, slot: &str, patience: Duration) -> Result<CreatedSlot> {
     let mut wire = Wire::connect(options).await?;

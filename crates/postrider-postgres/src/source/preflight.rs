@@ -1,4 +1,5 @@
-//! Checks what the server would say too late, or not at all: a missing publication shows only at the first change, a slot that is ahead of
+//! Checks what the server would say too late, or not at all: a missing publication shows only at the first change, a
+//! slot that is ahead of
 //! the journal never.
 
 use std::collections::VecDeque;
@@ -51,7 +52,8 @@ struct Slot {
 /// Checks the server, the slot and the publication, on a connection that is to become the stream.
 ///
 /// # Errors
-/// `WalLevel`, `SlotMissing`, `SlotForeign`, `SlotLost`, `PublicationMissing`, `Configuration` (an old server), each with what to do.
+/// `WalLevel`, `SlotMissing`, `SlotForeign`, `SlotLost`, `PublicationMissing`, `Configuration` (an old server), each
+/// with what to do.
 pub(crate) async fn check(wire: &mut Wire, slot: &str, publication: &str, durable_end: Lsn) -> Result<Cleared> {
     let server = ask_server(wire, publication).await?;
     check_server(&server, durable_end)?;

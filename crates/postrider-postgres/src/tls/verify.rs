@@ -38,7 +38,8 @@ enum Hash {
 pub(crate) struct Verifier {
     mode: TlsMode,
     store: RootCertStore,
-    /// The same roots as they were read: a server's own certificate among them is trusted as it is, as by libpq. webpki does not take one that
+    /// The same roots as they were read: a server's own certificate among them is trusted as it is, as by libpq.
+    /// webpki does not take one that
     /// calls itself an authority, as the usual self-signed ones do.
     pinned: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -110,7 +111,8 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// `tls-server-end-point`: the certificate's hash by the hash of its signature, at least SHA-256 (RFC 5929, section 4.1).
+/// `tls-server-end-point`: the certificate's hash by the hash of its signature, at least SHA-256 (RFC 5929, section
+/// 4.1).
 pub(crate) fn end_point(certificate: &[u8]) -> Option<Vec<u8>> {
     let identifier = signature_algorithm(certificate)?;
     let (_, hash) = SIGNATURE_HASHES.iter().find(|(known, _)| *known == identifier)?;
@@ -121,7 +123,8 @@ pub(crate) fn end_point(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(suite.tls13()?.common.hash_provider.hash(certificate).as_ref().to_vec())
 }
 
-/// `Certificate ::= SEQUENCE { tbsCertificate SEQUENCE, signatureAlgorithm SEQUENCE { algorithm OBJECT IDENTIFIER, … }, … }`.
+/// `Certificate ::= SEQUENCE { tbsCertificate SEQUENCE, signatureAlgorithm SEQUENCE { algorithm OBJECT IDENTIFIER, …
+/// }, … }`.
 fn signature_algorithm(certificate: &[u8]) -> Option<&[u8]> {
     let (outer, _) = der_value(certificate, DER_SEQUENCE)?;
     let (_to_be_signed, rest) = der_value(outer, DER_SEQUENCE)?;

@@ -1,4 +1,5 @@
-//! The socket under a replication connection: TCP or a socket of the file system, with TLS over TCP where it is asked for.
+//! The socket under a replication connection: TCP or a socket of the file system, with TLS over TCP where it is asked
+//! for.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -20,14 +21,16 @@ pub(crate) enum Socket {
     Tls(Box<Encrypted<TcpStream>>),
 }
 
-/// Sets the low-water mark of a TCP socket, under TLS too. It must not outlive the socket, so that it stays with the socket's reading half.
+/// Sets the low-water mark of a TCP socket, under TLS too. It must not outlive the socket, so that it stays with the
+/// socket's reading half.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LowWaterMark {
     descriptor: RawFd,
 }
 
 impl Socket {
-    /// Connects; for TCP with `TCP_NODELAY`, keep-alives and `TCP_USER_TIMEOUT`, so that a server that vanished is noticed.
+    /// Connects; for TCP with `TCP_NODELAY`, keep-alives and `TCP_USER_TIMEOUT`, so that a server that vanished is
+    /// noticed.
     pub(crate) async fn connect(options: &ConnectOptions, endpoint: &Endpoint) -> io::Result<Socket> {
         match endpoint {
             Endpoint::Unix { directory, port } => {
@@ -54,7 +57,8 @@ impl Socket {
         }
     }
 
-    /// What sets the low-water mark; `None` on sockets of the file system, which know none, and on systems other than Linux, where raising it
+    /// What sets the low-water mark; `None` on sockets of the file system, which know none, and on systems other than
+    /// Linux, where raising it
     /// saves nothing.
     pub(crate) fn low_water_mark(&self) -> Option<LowWaterMark> {
         if !cfg!(target_os = "linux") {
@@ -143,7 +147,8 @@ fn whole_seconds(span: Duration) -> i32 {
 
 #[expect(unsafe_code, reason = "the standard library sets none of these options; the value outlives the call")]
 fn set_option(descriptor: RawFd, level: i32, option: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the pointer is to a c_int of the length given, for the duration of the call; a descriptor that is not open is an error of the call.
+    // SAFETY: the pointer is to a c_int of the length given, for the duration of the call; a descriptor that is not
+    // open is an error of the call.
     let outcome = unsafe {
         libc::setsockopt(
             descriptor,
