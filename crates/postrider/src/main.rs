@@ -1,1 +1,20 @@
-fn main() {}
+//! The binary: command line, configuration, wiring, console.
+
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+mod cli;
+mod config;
+mod connect;
+mod console;
+mod exit;
+mod explain;
+mod log;
+mod output;
+mod wiring;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::Arguments::parse().obey()
+}

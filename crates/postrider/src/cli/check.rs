@@ -1,0 +1,171 @@
+//! `postrider check`: everything that can be known without running, all of it at once.
+
+use crate::cli::{ConfigurationFile, block_on};
+use crate::config::{self, Configuration, Unusable};
+use crate::{exit, output, wiring};
+use postrider_core::error::{Error, Result};
+use postrider_postgres::{Finding, Severity, Subject};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// An endpoint that accepts no connection within this is called unreachable.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Check the configuration, the database and the endpoints, without running
+#[derive(Debug, clap::Args)]
+pub(super) struct Check {
+    #[command(flatten)]
+    configuration: ConfigurationFile,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// What was found about one part.
+#[derive(Debug)]
+struct Item {
+    part: String,
+    verdict: Verdict,
+}
+
+#[derive(Debug)]
+enum Verdict {
+    Good,
+    /// Something is wrong with it, or could not be looked at.
+    Wrong(Error),
+    /// It works, and there is something to know.
+    Remark {
+        word: &'static str,
+        code: &'static str,
+        sentence: String,
+        hint: String,
+    },
+}
+
+impl Check {
+    pub(super) fn obey(self) -> Result<u8> {
+        let configuration = match config::load(&self.configuration.path) {
+            Ok(configuration) => configuration,
+            Err(unusable) => return self.refuse(unusable),
+        };
+        let mut items = vec![Item::good("configuration")];
+        items.extend(block_on(async { Ok(look_at(&configuration).await) })?);
+        let code = items.iter().find_map(Item::error).map_or(exit::OK, |error| error.kind().exit_code());
+        if self.json {
+            let items: Vec<Value> = items.iter().map(Item::to_json).collect();
+            output::json(&json!({ "ok": code == exit::OK, "exit_code": code, "items": items }));
+        } else {
+            items.iter().for_each(|item| output::data(&item.to_text()));
+        }
+        Ok(code)
+    }
+
+    /// Nothing else can be looked at without a configuration.
+    fn refuse(&self, unusable: Unusable) -> Result<u8> {
+        let problems = json!(unusable.problems());
+        let error = Error::from(unusable);
+        let code = error.kind().exit_code();
+        if self.json {
+            let item = Item::wrong("configuration", error).to_json();
+            output::json(&json!({ "ok": false, "exit_code": code, "items": [item], "problems": problems }));
+            return Ok(code);
+        }
+        Err(error)
+    }
+}
+
+impl Item {
+    fn good(part: &str) -> Item {
+        Item { part: part.to_owned(), verdict: Verdict::Good }
+    }
+
+    fn wrong(part: &str, error: Error) -> Item {
+        Item { part: part.to_owned(), verdict: Verdict::Wrong(error) }
+    }
+
+    fn error(&self) -> Option<&Error> {
+        match &self.verdict {
+            Verdict::Wrong(error) => Some(error),
+            Verdict::Good | Verdict::Remark { .. } => None,
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        match &self.verdict {
+            Verdict::Good => json!({ "part": self.part, "verdict": "ok" }),
+            Verdict::Wrong(error) => {
+                json!({ "part": self.part, "verdict": "wrong", "error": output::error_json(error) })
+            }
+            Verdict::Remark { word, code, sentence, hint } => {
+                json!({ "part": self.part, "verdict": word, "code": code, "message": sentence, "hint": hint })
+            }
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let (word, told) = match &self.verdict {
+            Verdict::Good => return format!("ok      {}", self.part),
+            Verdict::Wrong(error) => ("wrong", output::describe(error)),
+            Verdict::Remark { word, sentence, hint, .. } => (*word, format!("{sentence}\n{hint}")),
+        };
+        format!("{word:<7} {}: {}", self.part, told.trim_end().replace('\n', "\n        "))
+    }
+}
+
+pub(super) fn finding_json(finding: &Finding) -> Value {
+    item(finding).to_json()
+}
+
+pub(super) fn finding_text(finding: &Finding) -> String {
+    item(finding).to_text()
+}
+
+/// The database first, then each endpoint.
+async fn look_at(configuration: &Configuration) -> Vec<Item> {
+    let mut items = Vec::new();
+    match postrider_postgres::check(&configuration.source.options, &wiring::objects(configuration)).await {
+        Ok(findings) => {
+            items.extend(findings.iter().map(item));
+            if items.iter().all(|item| item.error().is_none()) {
+                items.push(Item::good("database"));
+            }
+        }
+        Err(error) => items.push(Item::wrong("database", error)),
+    }
+    for (part, endpoint) in wiring::endpoints(configuration) {
+        items.push(match endpoint.probe(PROBE_TIMEOUT).await {
+            Ok(_) => Item::good(&part),
+            Err(error) => Item::wrong(&part, error),
+        });
+    }
+    items
+}
+
+fn item(finding: &Finding) -> Item {
+    let remark = |word| Verdict::Remark {
+        word,
+        code: finding.kind.code(),
+        sentence: finding.sentence.clone(),
+        hint: finding.hint.clone(),
+    };
+    let verdict = match finding.severity {
+        Severity::Error => {
+            let error = Error::new(finding.kind, finding.sentence.as_str());
+            Verdict::Wrong(error.with_hint(finding.hint.as_str()))
+        }
+        Severity::Warning => remark("warning"),
+        Severity::Note => remark("note"),
+    };
+    Item { part: subject(finding.subject).to_owned(), verdict }
+}
+
+fn subject(subject: Subject) -> &'static str {
+    match subject {
+        Subject::Server => "server",
+        Subject::Role => "role",
+        Subject::Publication => "publication",
+        Subject::Slot => "slot",
+        Subject::WorkTable => "work table",
+        Subject::Outbox => "outbox",
+    }
+}

@@ -1,0 +1,119 @@
+//! `postrider run`: everything, until it is told to end.
+
+use crate::cli::{ConfigurationFile, block_on};
+use crate::config::{self, Configuration};
+use crate::connect::Patience;
+use crate::console::{self, Console};
+use crate::{exit, wiring};
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::LogSource;
+use postrider_engine::{Parts, Shutdown, Telemetry, World};
+use std::sync::Arc;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Read the log, call the stages, deliver the events, until SIGTERM or SIGINT
+#[derive(Debug, clap::Args)]
+pub(super) struct Run {
+    #[command(flatten)]
+    configuration: ConfigurationFile,
+}
+
+impl Run {
+    pub(super) fn obey(self) -> Result<u8> {
+        let configuration = config::load(&self.configuration.path)?;
+        block_on(run(configuration))?;
+        Ok(exit::OK)
+    }
+}
+
+async fn run(configuration: Configuration) -> Result<()> {
+    let shutdown = Shutdown::default();
+    end_on_signals(&shutdown)?;
+    let (owner, world) = wiring::chance()?;
+    let world: Arc<dyn World> = Arc::new(world);
+    let telemetry = Arc::new(Telemetry::default());
+    let settings = wiring::settings(&configuration);
+
+    // First of all the console, so that whoever watches can see what the rest is waiting for.
+    let listener = console::listen(configuration.listen).await?;
+    let console = Console::new(telemetry.clone(), world.clone(), settings.limits.heartbeat_overdue);
+    let console = tokio::spawn(console::serve(listener, Arc::new(console)));
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %owner, listen = %configuration.listen, "postrider starts");
+
+    let patience = Patience { limits: settings.limits, world: &*world, telemetry: &telemetry, shutdown: &shutdown };
+    let outcome = match assemble(&configuration, owner, &patience, (&world, &telemetry)).await {
+        Ok(Some(parts)) => postrider_engine::run(parts, settings, shutdown.clone()).await,
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
+    console.abort();
+    match &outcome {
+        Ok(()) => tracing::info!("postrider ends in good order"),
+        Err(error) => tracing::error!("postrider ends: {}", error.report()),
+    }
+    outcome
+}
+
+/// Everything that a run consists of. `None`: the end was asked for before it was there.
+async fn assemble(
+    configuration: &Configuration,
+    owner: postrider_core::work::OwnerId,
+    patience: &Patience<'_>,
+    (world, telemetry): (&Arc<dyn World>, &Arc<Telemetry>),
+) -> Result<Option<Parts>> {
+    let sinks = wiring::sinks(configuration)?;
+    let source = wiring::source(configuration);
+    let Some(identity) = patience.insist("asking the server who it is", || source.identify()).await? else {
+        return Ok(None);
+    };
+    let journal = wiring::journal(configuration, &identity)?;
+    let work = match &configuration.work {
+        None => None,
+        Some(work) => {
+            let open = || wiring::work(configuration, work, owner);
+            match patience.insist("opening the work table", open).await? {
+                None => return Ok(None),
+                opened => opened,
+            }
+        }
+    };
+    Ok(Some(Parts {
+        source: Arc::new(source),
+        writer: journal.writer,
+        journal: journal.journal,
+        positions: journal.positions,
+        primary: Arc::new(wiring::primary(configuration)),
+        routing: Arc::new(wiring::routing(configuration)),
+        work,
+        sinks,
+        world: world.clone(),
+        telemetry: telemetry.clone(),
+    }))
+}
+
+/// The first SIGTERM or SIGINT asks for an end in good order; the second ends the process where it stands.
+fn end_on_signals(shutdown: &Shutdown) -> Result<()> {
+    let mut terminate = listen_to(SignalKind::terminate())?;
+    let mut interrupt = listen_to(SignalKind::interrupt())?;
+    let shutdown = shutdown.clone();
+    tokio::spawn(async move {
+        either(&mut terminate, &mut interrupt).await;
+        tracing::info!("asked to end; requests in flight are waited for, a second signal ends at once");
+        shutdown.request();
+        either(&mut terminate, &mut interrupt).await;
+        tracing::warn!("a second signal: ending at once");
+        std::process::exit(exit::SECOND_SIGNAL);
+    });
+    Ok(())
+}
+
+async fn either(one: &mut Signal, other: &mut Signal) {
+    tokio::select! {
+        _ = one.recv() => {}
+        _ = other.recv() => {}
+    }
+}
+
+fn listen_to(kind: SignalKind) -> Result<Signal> {
+    signal(kind).map_err(|error| Error::new(ErrorKind::Internal, "cannot listen to signals").with_source(error))
+}

@@ -1,0 +1,189 @@
+//! The meaning of the work table and its stages.
+
+use crate::config::meaning::Reader;
+use crate::config::place::{At, Place};
+use crate::config::table::suggest;
+use crate::config::typed;
+use postrider_core::route::WorkMapping;
+use postrider_core::stage::{Backoff, GraphProblem, StageClass, StageGraph, StagePolicy};
+use postrider_core::work::StageName;
+use postrider_delivery::Endpoint;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) mapping: WorkMapping,
+    pub(crate) graph: StageGraph,
+    /// One for each stage of the graph.
+    pub(crate) endpoints: BTreeMap<StageName, Endpoint>,
+}
+
+/// Where a stage's parts stand, for what is only wrong when all stages are looked at together.
+struct StagePlaces {
+    name: StageName,
+    table: Place,
+    next: Option<Place>,
+}
+
+impl Reader<'_> {
+    pub(super) fn work(&mut self, work: At<typed::Work>) -> Option<Work> {
+        let At { value: work, place } = work;
+        let table = self.table(work.table, place, "work.table");
+        let mapping = self.mapping(table, work.columns.map(|columns| columns.value).unwrap_or_default());
+        let typed_stages = work.stage.map(|stages| stages.value).unwrap_or_default();
+        if typed_stages.is_empty() {
+            return self.missing(place, "work.stage");
+        }
+        let mut policies = Vec::new();
+        let mut endpoints = BTreeMap::new();
+        let mut places = Vec::new();
+        let mut incomplete = false;
+        for At { value: stage, place } in typed_stages {
+            let next = stage.next.as_ref().map(|next| next.place);
+            match self.stage(stage, place) {
+                Some((policy, endpoint)) => {
+                    places.push(StagePlaces { name: policy.name.clone(), table: place, next });
+                    endpoints.extend(endpoint.map(|endpoint| (policy.name.clone(), endpoint)));
+                    policies.push(policy);
+                }
+                None => incomplete = true,
+            }
+        }
+        // Where a stage has no name, a `next` that names no stage may mean that one.
+        let graph = if incomplete { None } else { self.graph(policies, &places) };
+        Some(Work { mapping: mapping?, graph: graph?, endpoints })
+    }
+
+    fn mapping(&mut self, table: Option<(String, String)>, typed: typed::WorkColumns) -> Option<WorkMapping> {
+        const PATH: &str = "work.columns";
+        // The columns are read even where the table is wrong, so that all problems come at once.
+        let (schema, name) = table.clone().unwrap_or_default();
+        let mapping = WorkMapping {
+            schema,
+            table: name,
+            key: self.key_columns(typed.key),
+            stage: self.column(typed.stage, PATH, "stage"),
+            stage_state: self.column(typed.stage_state, PATH, "stage_state"),
+            attempt_count: self.column(typed.attempt_count, PATH, "attempt_count"),
+            deferral_count: self.column(typed.deferral_count, PATH, "deferral_count"),
+            fence: self.column(typed.fence, PATH, "fence"),
+            epoch: self.column(typed.epoch, PATH, "epoch"),
+            next_attempt_at: self.column(typed.next_attempt_at, PATH, "next_attempt_at"),
+            lease_until: self.column(typed.lease_until, PATH, "lease_until"),
+            lease_owner: self.column(typed.lease_owner, PATH, "lease_owner"),
+            closed_at: self.column(typed.closed_at, PATH, "closed_at"),
+        };
+        table.map(|_| mapping)
+    }
+
+    fn key_columns(&mut self, typed: Option<At<Vec<At<String>>>>) -> Vec<String> {
+        let Some(At { value: columns, place }) = typed else {
+            return vec!["group_id".to_owned(), "quote_id".to_owned()];
+        };
+        if columns.is_empty() {
+            self.problems.report(place, "`work.columns.key` is empty");
+        }
+        columns
+            .into_iter()
+            .filter_map(|column| self.name(Some(column), place, "work.columns.key"))
+            .map(|column| column.value)
+            .collect()
+    }
+
+    /// `None` where there is no name to know the stage by. A policy with a reported problem is a stand-in that lets the
+    /// graph be checked; it is never used.
+    fn stage(&mut self, stage: typed::Stage, place: Place) -> Option<(StagePolicy, Option<Endpoint>)> {
+        let name = self.name(stage.name, place, "work.stage.name");
+        let class = self.class(stage.class, place);
+        let endpoint = self.endpoint(stage.url, stage.headers, place, "work.stage");
+        let timeout = self.span("work.stage.timeout", stage.timeout, Duration::from_secs(30));
+        let lease_place = stage.lease.as_ref().map(|lease| lease.place);
+        let lease = self.span("work.stage.lease", stage.lease, timeout.saturating_mul(2));
+        if let Some(place) = lease_place.filter(|_| lease <= timeout) {
+            self.problems.report_with_hint(
+                place,
+                "`work.stage.lease` is not longer than `work.stage.timeout`",
+                "a row would be taken over while its request is still under way",
+            );
+        }
+        let policy = StagePolicy {
+            name: StageName::new(&name?.value),
+            class: class.unwrap_or(StageClass::Keyed),
+            next: stage.next.map(|next| StageName::new(&next.value)),
+            attempt_limit: self.count(stage.attempts, "work.stage.attempts", 5),
+            deferral_limit: stage.deferrals.map_or(100, |deferrals| deferrals.value),
+            timeout,
+            lease,
+            backoff: self.backoff(stage.backoff.map(|backoff| backoff.value).unwrap_or_default()),
+            concurrency: self.count(stage.concurrency, "work.stage.concurrency", 64),
+        };
+        Some((policy, endpoint))
+    }
+
+    fn class(&mut self, class: Option<At<String>>, place: Place) -> Option<StageClass> {
+        const KNOWN: [&str; 2] = ["natural", "keyed"];
+        let Some(class) = class else {
+            if self.problems.is_mistyped("work.stage.class") {
+                return None;
+            }
+            self.problems.report_with_hint(
+                place,
+                "`work.stage.class` is missing, and has no default",
+                "\"natural\" if doing the work again finds it done, \"keyed\" if the receiver stores its answers",
+            );
+            return None;
+        };
+        match class.value.as_str() {
+            "natural" => Some(StageClass::Natural),
+            "keyed" => Some(StageClass::Keyed),
+            _ => {
+                self.word(&class, "work.stage.class", &KNOWN, &["same_tx", "external", "async"]);
+                None
+            }
+        }
+    }
+
+    fn backoff(&mut self, typed: typed::Backoff) -> Backoff {
+        let place = typed.max.as_ref().or(typed.first.as_ref()).map_or(Place::FILE, |span| span.place);
+        let first = self.span("work.stage.backoff.first", typed.first, Duration::from_secs(1));
+        let max = self.span("work.stage.backoff.max", typed.max, Duration::from_secs(300).max(first));
+        if max < first {
+            self.problems.report(place, "`work.stage.backoff.max` is less than `work.stage.backoff.first`");
+        }
+        Backoff { first, max }
+    }
+
+    fn graph(&mut self, policies: Vec<StagePolicy>, places: &[StagePlaces]) -> Option<StageGraph> {
+        let names: Vec<String> = policies.iter().map(|policy| policy.name.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let graph_problems = match StageGraph::new(policies) {
+            Ok(graph) => return Some(graph),
+            Err(problems) => problems,
+        };
+        let places_of = |name: &StageName| places.iter().rev().find(|places| places.name == *name);
+        for problem in graph_problems {
+            match problem {
+                GraphProblem::Duplicate(name) => {
+                    let place = places_of(&name).map_or(Place::FILE, |places| places.table);
+                    self.problems.report(place, format!("the stage \"{name}\" stands here twice"));
+                }
+                GraphProblem::NextMissing { stage, next } => {
+                    let place = places_of(&stage).and_then(|places| places.next).unwrap_or(Place::FILE);
+                    let hint = suggest(next.as_str(), &names);
+                    let message = format!("`work.stage.next` names no stage, \"{}\"", next.as_str().escape_debug());
+                    self.problems.report_with_hint(place, message, hint);
+                }
+                GraphProblem::Cycle(name) => {
+                    let place = places_of(&name).and_then(|places| places.next).unwrap_or(Place::FILE);
+                    self.problems.report_with_hint(
+                        place,
+                        format!("the stage \"{name}\" leads back to itself"),
+                        "a workflow ends: its last stage has no `next`",
+                    );
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,440 @@
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+
+use super::{Configuration, Problem, reference, understand};
+use expect_test::{Expect, expect, expect_file};
+use postrider_engine::Ack;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const EXAMPLE: &str = include_str!("../../../../docs/postrider.toml");
+
+const SMALLEST: &str = r#"
+[source]
+url = "postgres://postrider@db/quoting"
+[journal]
+dir = "/var/lib/postrider"
+[[outbox]]
+prefix = "outbox"
+[[sink]]
+name = "events"
+kind = "ndjson"
+path = "-"
+"#;
+
+fn environment() -> BTreeMap<String, String> {
+    BTreeMap::from([("PRICING_URL".to_owned(), "http://pricing:80/".to_owned())])
+}
+
+fn read(text: &str) -> Result<Configuration, Vec<Problem>> {
+    understand(text, &environment())
+}
+
+/// The problems of `text`, one a line.
+fn check(text: &str, expected: Expect) {
+    let problems = read(text).expect_err("the text has problems");
+    let lines: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    expected.assert_eq(&lines.join("\n"));
+}
+
+/// A stage in an otherwise good file; the stage's keys begin on line 1.
+fn check_stage(keys: &str, expected: Expect) {
+    check(
+        &format!(
+            "work.stage = [{{ {keys} }}]\nwork.table = \"w\"\nsource.url = \"postgres://u@h/d\"\njournal.dir = \"d\"\n"
+        ),
+        expected,
+    );
+}
+
+fn check_sink(keys: &str, expected: Expect) {
+    check(
+        &format!(
+            "sink = [{{ {keys} }}]\noutbox = [{{ prefix = \"o\" }}]\nsource.url = \"postgres://u@h/d\"\njournal.dir = \"d\"\n"
+        ),
+        expected,
+    );
+}
+
+#[test]
+fn the_example_is_a_configuration() {
+    let configuration = read(EXAMPLE).unwrap();
+    assert_eq!(configuration.outbox_tables.len(), 2);
+    assert_eq!(configuration.outbox_tables[1].columns.key.as_deref(), Some("customer"));
+    assert_eq!(configuration.outbox_tables[1].columns.topic, None);
+    assert_eq!(configuration.outbox_tables[1].columns.headers.as_deref(), Some("headers"));
+    assert_eq!(configuration.outbox_prefixes.len(), 1);
+    assert_eq!(configuration.work.as_ref().unwrap().graph.stages().count(), 2);
+    assert_eq!(configuration.work.as_ref().unwrap().endpoints.len(), 2);
+    assert_eq!(configuration.sinks.len(), 2);
+    assert_eq!(configuration.wal_guard_bytes, Some(4 << 30));
+}
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let configuration = read(SMALLEST).unwrap();
+    assert_eq!(configuration.ack, Ack::Sinks);
+    assert_eq!(configuration.wal_guard_bytes, None);
+    assert_eq!(configuration.source.slot, "postrider");
+    assert_eq!(configuration.source.publication, "postrider");
+    assert_eq!(configuration.listen.to_string(), "127.0.0.1:9464");
+    assert_eq!(configuration.journal.segment_bytes, 64 << 20);
+    assert_eq!(configuration.journal.retention_bytes, 20 << 30);
+    assert_eq!(configuration.drain, Duration::from_secs(20));
+    assert!(configuration.sinks[0].required);
+}
+
+#[test]
+fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
+    let typed = r#"
+        ack = "sinks"
+        source = { url = "postgres://u@h/d", slot = "postrider", publication = "postrider" }
+        journal = { dir = "d", segment_size = "64MiB", retention = { size = "20GiB" } }
+        outbox = [{ table = "o", columns = { id = "id", aggregate_key = "aggregate_key", event_type = "event_type",
+            payload = "payload", topic = "topic", headers = "headers", created_at = "created_at",
+            published_at = "published_at" } }]
+        server = { listen = "127.0.0.1:9464" }
+        limits = { drain = "20s" }
+        periods = { heartbeat = "10s", slot_health = "30s", sweep = "1m" }
+        [[sink]]
+        name = "s"
+        kind = "http"
+        from = "outbox"
+        url = "http://h/"
+        required = true
+        in_flight = 16
+        timeout = "30s"
+        [work]
+        table = "w"
+        columns = { key = ["group_id", "quote_id"], stage = "stage", stage_state = "stage_state",
+            attempt_count = "attempt_count", deferral_count = "deferral_count", fence = "fence", epoch = "epoch",
+            next_attempt_at = "next_attempt_at", lease_until = "lease_until", lease_owner = "lease_owner",
+            closed_at = "closed_at" }
+        [[work.stage]]
+        name = "A"
+        url = "http://h/"
+        class = "keyed"
+        attempts = 5
+        deferrals = 100
+        timeout = "30s"
+        lease = "1m"
+        backoff = { first = "1s", max = "5m" }
+        concurrency = 64
+    "#;
+    let left_out = r#"
+        source = { url = "postgres://u@h/d" }
+        journal = { dir = "d" }
+        outbox = [{ table = "o" }]
+        sink = [{ name = "s", kind = "http", url = "http://h/" }]
+        work = { table = "w", stage = [{ name = "A", url = "http://h/", class = "keyed" }] }
+    "#;
+    assert_eq!(format!("{:#?}", read(typed).unwrap()), format!("{:#?}", read(left_out).unwrap()));
+    // A default that is added to the page must be added here, too.
+    let defaults = reference().matches("Default: `").count();
+    let written = typed.matches(" = \"").count() + typed.matches(" = true").count();
+    let numbers = ["attempts = 5", "deferrals = 100", "concurrency = 64", "in_flight = 16", "key = ["];
+    let mandatory = ["url = ", "dir = ", "name = ", "kind = ", "table = ", "class = "];
+    let others: usize = mandatory.iter().map(|key| typed.matches(&format!("{key}\"")).count()).sum();
+    // `lease` has a default that is a sentence.
+    assert_eq!(defaults, written + numbers.len() - others - 1);
+}
+
+#[test]
+fn the_reference_page_is_the_committed_one() {
+    expect_file!["../../../../docs/configuration.md"].assert_eq(&reference());
+}
+
+#[test]
+fn every_problem_is_reported_at_once_in_the_order_of_the_file() {
+    check(
+        r#"
+ack = "sink"
+[source]
+url = "mysql://u@h/d"
+publicaton = "x"
+slot = "Post-Rider"
+[journal]
+segment_size = "64MB"
+retention = { siz = "1GiB" }
+ack = "journal"
+[work]
+table = "a.b.c"
+[[work.stage]]
+name = "A"
+url = "ftp://h/"
+next = "PRICNG"
+class = "external"
+attempts = 0
+timeout = 30
+[[work.stage]]
+name = "PRICING"
+url = "http://h/"
+next = "PRICING"
+[[sink]]
+name = "s"
+kind = "kafka"
+brokers = ["localhost:9092"]
+[[sink]]
+name = "s"
+kind = "htp"
+[server]
+listen = "localhost"
+"#,
+        expect![[r#"
+            2:7: `ack` is an unknown word, "sink" (did you mean `sinks`?)
+            4:7: `source.url` is no address of a server: the connection string is not valid (write postgres://user@host:port/database?sslmode=…, or key=value pairs with values of spaces in single quotes)
+            5:1: unknown key `publicaton` in `source` (did you mean `publication`?)
+            6:8: `source.slot` is no name of a replication slot (lower-case letters, digits and underscores, at most 63)
+            7:1: `journal.dir` is missing
+            8:16: `journal.segment_size` is not a size: kB, MB and GB mean 1000 to some and 1024 to others (B, KiB, MiB, GiB or TiB follow the number, as in "64MiB")
+            9:15: unknown key `siz` in `journal.retention` (did you mean `size`?)
+            10:1: unknown key `ack` in `journal` (`ack` stands at the top of the file, before the first [table])
+            12:9: `work.table` names no table (write "schema.table", without further quotation marks)
+            15:7: `work.stage.url` is no URL of an endpoint: its scheme is neither http nor https
+            16:8: `work.stage.next` names no stage, "PRICNG" (did you mean `PRICING`?)
+            17:9: `work.stage.class` "external" is not in this version (in this version: natural, keyed)
+            18:12: `work.stage.attempts` is 0, expected at least 1
+            19:11: `work.stage.timeout` is a whole number, expected a duration in quotation marks: ms, s, m, h or d follow the number, as in "30s"
+            20:1: `work.stage.class` is missing, and has no default ("natural" if doing the work again finds it done, "keyed" if the receiver stores its answers)
+            23:8: the stage "PRICING" leads back to itself (a workflow ends: its last stage has no `next`)
+            24:1: a sink takes events, and there is no [[outbox]] that they could come from (add [[outbox]] with a table or a prefix)
+            26:8: `sink.kind` "kafka" is not in this version (in this version: http, ndjson)
+            27:1: `sink.brokers` is not in this version
+            29:8: `sink.name` stands here twice: each sink has a position of its own
+            30:8: `sink.kind` is an unknown word, "htp" (did you mean `http`?)
+            32:10: `server.listen` is no address with a port (write "127.0.0.1:9464")"#]],
+    );
+}
+
+#[test]
+fn syntax_errors_are_reported_alone() {
+    check(
+        "[source\nurl = \"postgres://u@h/d\"\nslot = = 1\n",
+        expect![[r#"
+        1:8: not TOML: unclosed table, expected `]`
+        3:8: not TOML: extra `=`, expected nothing
+        3:10: not TOML: unexpected key or value, expected newline, `#`"#]],
+    );
+    check("ack = \"sinks\"\nack = \"journal\"\n", expect!["2:1: not TOML: duplicate key"]);
+}
+
+#[test]
+fn an_empty_file_says_what_is_missing() {
+    check(
+        "",
+        expect![[r#"
+        there is nothing to do: neither [work] nor [[sink]] (add the work table and its stages, or an outbox and a sink, or both)
+        `source` is missing
+        `journal` is missing"#]],
+    );
+}
+
+#[test]
+fn a_wrong_type_says_what_was_expected() {
+    check(
+        "ack = 1\nwal_guard = 5\nsource = 1\njournal = []\noutbox = { table = \"t\" }\nsink = [1]\nwork = \"w\"\n\
+         periods = { heartbeat = 1.5 }\nlimits = { drain = true }\nserver = { listen = 2024-01-01 }\n",
+        expect![[r#"
+            1:7: `ack` is a whole number, expected a text in quotation marks
+            2:13: `wal_guard` is a whole number, expected a size in quotation marks: B, KiB, MiB, GiB or TiB follow the number, as in "64MiB"
+            3:10: `source` is a whole number, expected a table
+            4:11: `journal` is a list, expected a table
+            5:10: `outbox` is a table, expected a list of tables: write [[outbox]]
+            6:9: `sink` is a whole number, expected a table
+            7:8: `work` is a text, expected a table
+            8:25: `periods.heartbeat` is a number with a fraction, expected a duration in quotation marks: ms, s, m, h or d follow the number, as in "30s"
+            9:20: `limits.drain` is true or false, expected a duration in quotation marks: ms, s, m, h or d follow the number, as in "30s"
+            10:21: `server.listen` is a date, expected a text in quotation marks"#]],
+    );
+    check_stage(
+        "name = \"A\", url = \"http://h/\", class = \"keyed\", attempts = -1, deferrals = 4294967296",
+        expect![[r#"
+        1:76: `work.stage.attempts` is out of range: 0 to 4294967295 can stand here
+        1:92: `work.stage.deferrals` is out of range: 0 to 4294967295 can stand here"#]],
+    );
+    check_sink(
+        "name = \"s\", kind = \"ndjson\", path = \"-\", required = \"yes\"",
+        expect!["1:63: `sink.required` is a text, expected true or false"],
+    );
+}
+
+#[test]
+fn a_class_must_be_given_and_be_of_this_version() {
+    check_stage(
+        "name = \"A\", url = \"http://h/\"",
+        expect![[
+            r#"1:15: `work.stage.class` is missing, and has no default ("natural" if doing the work again finds it done, "keyed" if the receiver stores its answers)"#
+        ]],
+    );
+    for class in ["same_tx", "external", "async"] {
+        let keys = format!("name = \"A\", url = \"http://h/\", class = \"{class}\"");
+        let text = format!(
+            "work = {{ table = \"w\", stage = [{{ {keys} }}] }}\n[source]\nurl = \"postgres://u@h/d\"\n[journal]\ndir = \"d\"\n"
+        );
+        let problems = read(&text).expect_err("the class is refused");
+        assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].message, format!("`work.stage.class` \"{class}\" is not in this version"));
+    }
+    check_stage(
+        "name = \"A\", url = \"http://h/\", class = \"keyd\", async = true",
+        expect![[r#"
+        1:56: `work.stage.class` is an unknown word, "keyd" (did you mean `keyed`?)
+        1:64: `work.stage.async` is not in this version"#]],
+    );
+}
+
+#[test]
+fn a_lease_must_outlive_its_request() {
+    check_stage(
+        "name = \"A\", url = \"http://h/\", class = \"keyed\", timeout = \"1m\", lease = \"60s\"",
+        expect![
+            "1:89: `work.stage.lease` is not longer than `work.stage.timeout` (a row would be taken over while its request is still under way)"
+        ],
+    );
+    check_stage(
+        "name = \"A\", url = \"http://h/\", class = \"keyed\", timeout = \"0s\"",
+        expect!["1:75: `work.stage.timeout` is 0, expected some time"],
+    );
+    check_stage(
+        "name = \"A\", url = \"http://h/\", class = \"keyed\", backoff = { first = \"1m\", max = \"1s\" }",
+        expect!["1:97: `work.stage.backoff.max` is less than `work.stage.backoff.first`"],
+    );
+}
+
+#[test]
+fn headers_must_be_sendable_and_not_ours() {
+    check_stage(
+        "name = \"A\", url = \"http://h/\", class = \"keyed\", headers = { \"a b\" = \"x\", Idempotency-Key = \"x\", Postrider-Fence = \"1\", X-A = \"a\\nb\", X-B = \"env:NOT_THERE\", X-C = 1 }",
+        expect![[r#"
+            1:85: `work.stage.headers.a b` cannot be sent: its name is not a valid header name
+            1:108: `work.stage.headers.Idempotency-Key` cannot be sent: its name is one that Postrider or HTTP itself sets
+            1:131: `work.stage.headers.Postrider-Fence` cannot be sent: its name is one that Postrider or HTTP itself sets
+            1:142: `work.stage.headers.X-A` cannot be sent: its value has characters that a header cannot carry: visible ASCII can
+            1:156: `work.stage.headers.X-B` refers to an environment variable that is not set (set NOT_THERE, or write the value itself)
+            1:179: `work.stage.headers.X-C` is a whole number, expected a text in quotation marks"#]],
+    );
+}
+
+#[test]
+fn an_environment_reference_is_resolved() {
+    let text = "work = { table = \"w\", stage = [{ name = \"A\", url = \"env:PRICING_URL\", class = \"keyed\" }] }\n\
+                [source]\nurl = \"env:NOT_THERE\"\n[journal]\ndir = \"d\"\n";
+    check(
+        text,
+        expect![
+            "3:7: `source.url` refers to an environment variable that is not set (set NOT_THERE, or write the value itself)"
+        ],
+    );
+}
+
+#[test]
+fn kinds_of_sinks_that_are_not_here_yet_are_named() {
+    for kind in ["kafka", "opensearch", "elasticsearch", "clickhouse", "postgres", "webhook"] {
+        let text = format!("{}\n[[sink]]\nname = \"later\"\nkind = \"{kind}\"\n", SMALLEST);
+        let problems = read(&text).expect_err("the kind is refused");
+        assert_eq!(problems.len(), 1);
+        assert_eq!(problems[0].message, format!("`sink.kind` \"{kind}\" is not in this version"));
+        assert_eq!(problems[0].line, Some(15));
+    }
+}
+
+#[test]
+fn a_sink_is_told_only_what_its_kind_takes() {
+    check_sink(
+        "name = \"a b\", kind = \"ndjson\", url = \"http://h/\", in_flight = 1",
+        expect![[r#"
+        1:9: `sink.path` is missing
+        1:18: `sink.name` has characters that a name may not have (letters, digits, `_`, `-` and `.`, at most 63)
+        1:48: `sink.url` goes with kind "http"
+        1:73: `sink.in_flight` goes with kind "http""#]],
+    );
+    check_sink(
+        "name = \"s\", kind = \"http\", path = \"-\", in_flight = 0, from = \"work\"",
+        expect![[r#"
+        1:9: `sink.url` is missing
+        1:45: `sink.path` goes with kind "ndjson"
+        1:62: `sink.in_flight` is 0, expected at least 1
+        1:72: `sink.from` "work" is not in this version (in this version: outbox)"#]],
+    );
+    check(
+        &format!("{SMALLEST}[[sink]]\nname = \"events\"\nkind = \"ndjson\"\npath = \"-\"\n"),
+        expect![[r#"
+        13:8: `sink.name` stands here twice: each sink has a position of its own
+        15:8: `sink.path` stands here twice: two writers would mix their lines"#]],
+    );
+    check(
+        "[[sink]]\nname = \"s\"\nkind = \"ndjson\"\npath = \"-\"\n[source]\nurl = \"postgres://u@h/d\"\n[journal]\ndir = \"d\"\n",
+        expect![
+            "1:1: a sink takes events, and there is no [[outbox]] that they could come from (add [[outbox]] with a table or a prefix)"
+        ],
+    );
+}
+
+#[test]
+fn an_outbox_is_a_table_or_a_prefix() {
+    check(
+        &format!(
+            "{SMALLEST}[[outbox]]\ntable = \"t\"\nprefix = \"p\"\n[[outbox]]\n[[outbox]]\nprefix = \"outbox\"\n\
+             [[outbox]]\nprefix = \"q\"\ncolumns = {{ id = \"i\" }}\n[[outbox]]\ntable = \"t\"\ncolumns = {{ id = \"\" }}\n"
+        ),
+        expect![[r#"
+            14:10: `outbox` has both `table` and `prefix` (make it two [[outbox]])
+            15:1: `outbox` has neither `table` nor `prefix`
+            16:1: this outbox stands here twice
+            20:11: `outbox.columns` goes with `table`: a message has no columns
+            23:18: `outbox.columns.id` is empty"#]],
+    );
+}
+
+#[test]
+fn no_secret_is_printed() {
+    let text = EXAMPLE.replace("postrider@db", "postrider:Geheimnis@db").replace("Bearer example", "Bearer Geheimnis");
+    let configuration = read(&text).unwrap();
+    assert!(!format!("{configuration:#?}").contains("Geheimnis"));
+    let broken = text.replace("db:5432", "db:port").replace("\"http://quoting-core", "\"Geheimnis://quoting-core");
+    let problems = read(&broken).expect_err("the URLs are wrong");
+    assert!(problems.len() >= 4);
+    assert!(!format!("{problems:?}").contains("Geheimnis"));
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in "\\PC*") {
+        let _ = read(&text);
+    }
+
+    /// Cuts, doubles and overwrites pieces of the example, so that the reader is reached behind the parser.
+    #[test]
+    fn a_damaged_example_never_panics(
+        edits in prop::collection::vec((0usize..EXAMPLE.len(), 0usize..40, prop::sample::select(PIECES)), 1..6)
+    ) {
+        let mut text = EXAMPLE.to_owned();
+        for (start, length, piece) in edits {
+            let floor = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap();
+            let (start, end) = (floor(start), floor(start + length));
+            text.replace_range(start..end, piece);
+        }
+        for problem in read(&text).err().unwrap_or_default() {
+            prop_assert!(problem.line.is_none_or(|line| line <= text.matches('\n').count() + 1));
+        }
+    }
+}
+
+const PIECES: &[&str] = &[
+    "",
+    "\n",
+    "\"",
+    "=",
+    "[",
+    "]",
+    "{ }",
+    "0",
+    "-1",
+    "1e9",
+    "true",
+    "\u{1F98B}",
+    "[[sink]]\n",
+    "name = \"x\"\n",
+    "\"0s\"",
+    ".",
+];

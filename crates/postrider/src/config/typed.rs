@@ -1,0 +1,284 @@
+//! Exactly what may be typed in a configuration file.
+//!
+//! Every key is optional here and absent until typed; what must be there, and what an absent key means, is
+//! `meaning`'s to say. The comments are the reference page, word for word.
+
+use crate::config::place::At;
+use crate::config::quantity::{ByteSize, Span};
+use crate::config::secret::Secret;
+use crate::config::table::typed_table;
+use std::collections::BTreeMap;
+
+/// Keys of [`File`] that hold plain values: TOML puts them before the first table.
+pub(crate) const TOP_LEVEL_KEYS: [&str; 2] = ["ack", "wal_guard"];
+
+/// Keys that the design has and this version does not, with their tables.
+pub(crate) const LATER_KEYS: [(&str, &str); 7] = [
+    ("journal.retention", "age"),
+    ("work.stage", "async"),
+    ("work.stage", "compensate"),
+    ("work.stage", "key_retention"),
+    ("work.stage", "secret"),
+    ("sink", "brokers"),
+    ("sink", "topic"),
+];
+
+typed_table! {
+    /// Keys of the file itself: they stand before the first table.
+    File {
+        /// When the server may forget its log. `"sinks"`: once every required sink has taken it and the journal has
+        /// it on disk. `"journal"`: once the journal has it on disk, so that a sink that is down costs the primary
+        /// nothing.
+        /// Default: `"sinks"`.
+        ack: String,
+        /// With `ack = "sinks"`: above so much log kept by the server for us, confirm at the journal until it is
+        /// less again. This keeps a sink that is down from filling the primary's disk.
+        /// Default: never.
+        wal_guard: ByteSize,
+        /// The PostgreSQL server whose log is read. Mandatory.
+        source: Source,
+        /// The local journal: what was read is kept here until everybody has it. Mandatory.
+        journal: Journal,
+        /// Where events come from, any number: each one table or one prefix of logical messages.
+        outbox: Vec<At<Outbox>>,
+        /// The work table and its stages. Without it no stage is called.
+        work: Work,
+        /// Where events go, any number.
+        sink: Vec<At<Sink>>,
+        /// The HTTP server for /healthz, /readyz, /metrics and /status. It has no password: keep it on loopback or
+        /// behind a proxy.
+        server: Server,
+        /// Bounds.
+        limits: Limits,
+        /// How often Postrider speaks to the primary on its own account.
+        periods: Periods,
+    }
+}
+
+typed_table! {
+    /// The PostgreSQL server whose log is read.
+    Source {
+        /// Connection URL: `"postgres://user@host:5432/database"`. `"env:NAME"` takes it from the environment variable
+        /// NAME, which keeps a password out of the file. Without a URL, PGHOST, PGPORT, PGUSER, PGPASSWORD,
+        /// PGDATABASE and their like hold, as for psql.
+        url: Secret,
+        /// Name of the replication slot: lower-case letters, digits and underscores.
+        /// Default: `"postrider"`.
+        slot: String,
+        /// Name of the publication.
+        /// Default: `"postrider"`.
+        publication: String,
+    }
+}
+
+typed_table! {
+    /// The local journal.
+    Journal {
+        /// Its directory, on a local disk; it is created if it is not there. Mandatory.
+        dir: String,
+        /// Size at which a new file is begun.
+        /// Default: `"64MiB"`.
+        segment_size: ByteSize,
+        /// How much journal is kept, so that a consumer can be set back.
+        retention: Retention,
+    }
+}
+
+typed_table! {
+    /// How much journal is kept.
+    Retention {
+        /// The oldest files go once the journal is larger than this, but never what a required sink still lacks.
+        /// Default: `"20GiB"`.
+        size: ByteSize,
+    }
+}
+
+typed_table! {
+    /// Where events come from: a table or a prefix, not both.
+    Outbox {
+        /// A table whose inserted rows are events: `"schema.table"`; without a schema, `public`.
+        table: String,
+        /// The table's own names for the columns; what is left out has the name of its key.
+        columns: OutboxColumns,
+        /// A prefix of `pg_logical_emit_message` whose messages are events.
+        prefix: String,
+    }
+}
+
+typed_table! {
+    /// The table's own names for the columns of an outbox.
+    OutboxColumns {
+        /// What identifies the event for ever.
+        /// Default: `"id"`.
+        id: String,
+        /// Events with the same key are delivered in the order of their commits; `""`: the table has no such
+        /// column, and each event stands by itself.
+        /// Default: `"aggregate_key"`.
+        aggregate_key: String,
+        /// What happened; `""`: the table has no such column.
+        /// Default: `"event_type"`.
+        event_type: String,
+        /// The event itself.
+        /// Default: `"payload"`.
+        payload: String,
+        /// Where a sink that has topics puts it; `""`: the table has no such column.
+        /// Default: `"topic"`.
+        topic: String,
+        /// A JSON object of headers; `""`: the table has no such column.
+        /// Default: `"headers"`.
+        headers: String,
+        /// When the row was written; not part of the event, which has the time of its commit.
+        /// Default: `"created_at"`, if the table has it.
+        created_at: String,
+        /// Set by a poller that works beside us; an update that sets nothing else is ignored.
+        /// Default: `"published_at"`, if the table has it.
+        published_at: String,
+    }
+}
+
+typed_table! {
+    /// The work table and its stages.
+    Work {
+        /// The table: `"schema.table"`; without a schema, `public`. Mandatory.
+        table: String,
+        /// The table's own names for the columns; what is left out has the name of its key.
+        columns: WorkColumns,
+        /// One stage of the workflow each. Mandatory.
+        stage: Vec<At<Stage>>,
+    }
+}
+
+typed_table! {
+    /// The table's own names for the columns of the work table.
+    WorkColumns {
+        /// The columns that identify a row, in order.
+        /// Default: `["group_id", "quote_id"]`.
+        key: Vec<At<String>>,
+        /// Default: `"stage"`.
+        stage: String,
+        /// Default: `"stage_state"`.
+        stage_state: String,
+        /// Default: `"attempt_count"`.
+        attempt_count: String,
+        /// Default: `"deferral_count"`.
+        deferral_count: String,
+        /// Default: `"fence"`.
+        fence: String,
+        /// Default: `"epoch"`.
+        epoch: String,
+        /// Default: `"next_attempt_at"`.
+        next_attempt_at: String,
+        /// Default: `"lease_until"`.
+        lease_until: String,
+        /// Default: `"lease_owner"`.
+        lease_owner: String,
+        /// Default: `"closed_at"`.
+        closed_at: String,
+    }
+}
+
+typed_table! {
+    /// One stage of the workflow.
+    Stage {
+        /// The name, as the row's stage column has it. Mandatory.
+        name: String,
+        /// Where the request goes: `http://…` or `https://…`; `"env:NAME"` takes it from the environment. Mandatory.
+        url: Secret,
+        /// The stage after this one. Without it, success ends the workflow.
+        next: String,
+        /// What the receiver does so that a repeated request is harmless. `"natural"`: the work has a natural key, and
+        /// doing it again finds it done. `"keyed"`: the receiver stores its answer under the idempotency key and
+        /// replays it. Mandatory: nobody but you knows.
+        class: String,
+        /// Requests made for one row in this stage before it is set aside for a person.
+        /// Default: `5`.
+        attempts: u32,
+        /// How often the endpoint may put one row off (429 or 503 with Retry-After) without using an attempt.
+        /// Default: `100`.
+        deferrals: u32,
+        /// From the start of a request to the last byte of its answer.
+        /// Default: `"30s"`.
+        timeout: Span,
+        /// How long a row is ours before others may take it over; must be longer than `timeout`.
+        /// Default: twice the timeout.
+        lease: Span,
+        /// Pause between attempts: a random share of `first`, doubled with each attempt, at most `max`.
+        backoff: Backoff,
+        /// Requests in flight at once.
+        /// Default: `64`.
+        concurrency: u32,
+        /// Further request headers; a value `"env:NAME"` comes from the environment.
+        headers: BTreeMap<String, At<Secret>>,
+    }
+}
+
+typed_table! {
+    /// Pause between attempts.
+    Backoff {
+        /// Default: `"1s"`.
+        first: Span,
+        /// Default: `"5m"`.
+        max: Span,
+    }
+}
+
+typed_table! {
+    /// Where events go.
+    Sink {
+        /// The name under which the sink's position is kept. To rename it is to begin anew. Mandatory.
+        name: String,
+        /// `"http"`: one POST for each event. `"ndjson"`: one line of JSON for each event, into a file. Mandatory.
+        kind: String,
+        /// What it takes: `"outbox"`, the events of all outboxes.
+        /// Default: `"outbox"`.
+        from: String,
+        /// For `http`: where to post; `"env:NAME"` takes it from the environment.
+        url: Secret,
+        /// For `ndjson`: the file; `"-"` is standard output.
+        path: String,
+        /// The journal keeps what this sink lacks, and with `ack = "sinks"` the server does, too.
+        /// Default: `true`.
+        required: bool,
+        /// For `http`: requests in flight at once; events of one key always go one after the other.
+        /// Default: `16`.
+        in_flight: u32,
+        /// For `http`: from the start of a request to the last byte of its answer.
+        /// Default: `"30s"`.
+        timeout: Span,
+        /// For `http`: further request headers; a value `"env:NAME"` comes from the environment.
+        headers: BTreeMap<String, At<Secret>>,
+    }
+}
+
+typed_table! {
+    /// The HTTP server.
+    Server {
+        /// Address and port.
+        /// Default: `"127.0.0.1:9464"`.
+        listen: String,
+    }
+}
+
+typed_table! {
+    /// Bounds.
+    Limits {
+        /// How long a shutdown waits for requests in flight.
+        /// Default: `"20s"`.
+        drain: Span,
+    }
+}
+
+typed_table! {
+    /// How often Postrider speaks to the primary on its own account.
+    Periods {
+        /// Between heartbeats: a small logical message that shows that the log still comes through.
+        /// Default: `"10s"`.
+        heartbeat: Span,
+        /// Between looks at the slot in pg_replication_slots.
+        /// Default: `"30s"`.
+        slot_health: Span,
+        /// Between safety sweeps over the open rows of the work table.
+        /// Default: `"1m"`.
+        sweep: Span,
+    }
+}

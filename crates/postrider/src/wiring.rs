@@ -1,0 +1,122 @@
+//! Which real thing stands behind each port: the only place that knows all crates.
+
+use crate::config::{Configuration, HttpTarget, Sink, Target, Work};
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::{self, SourceIdentity};
+use postrider_core::route::Routing;
+use postrider_core::work::OwnerId;
+use postrider_delivery::{Endpoint, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink};
+use postrider_engine::{Limits, Periods, Settings, SinkPart, SystemWorld, WorkPart, WorkSettings};
+use postrider_journal::Opened;
+use postrider_postgres::{PgPrimary, PgWorkTable, ReplicationSource, SourceObjects, WorkTableSettings};
+use std::sync::Arc;
+
+/// The server's log.
+pub(crate) fn source(configuration: &Configuration) -> ReplicationSource {
+    let source = &configuration.source;
+    ReplicationSource::new(source.options.clone(), source.slot.as_str(), source.publication.as_str())
+}
+
+/// The questions that the server is asked in passing.
+pub(crate) fn primary(configuration: &Configuration) -> PgPrimary {
+    PgPrimary::new(configuration.source.options.clone(), configuration.source.slot.as_str())
+}
+
+/// The journal of this source.
+pub(crate) fn journal(configuration: &Configuration, identity: &SourceIdentity) -> Result<Opened> {
+    let journal = &configuration.journal;
+    let settings =
+        postrider_journal::Settings { segment_bytes: journal.segment_bytes, retain_bytes: journal.retention_bytes };
+    postrider_journal::open(&journal.dir, identity, &settings)
+}
+
+/// Which tables and messages are ours.
+pub(crate) fn routing(configuration: &Configuration) -> Routing {
+    Routing {
+        outbox_tables: configuration.outbox_tables.clone(),
+        outbox_prefixes: configuration.outbox_prefixes.clone(),
+        work: configuration.work.as_ref().map(|work| work.mapping.clone()),
+    }
+}
+
+/// What must be in the database.
+pub(crate) fn objects(configuration: &Configuration) -> SourceObjects {
+    SourceObjects {
+        publication: configuration.source.publication.clone(),
+        slot: configuration.source.slot.clone(),
+        routing: routing(configuration),
+    }
+}
+
+/// The stage executor's neighbours. Asks the server for the work table's columns.
+pub(crate) async fn work(configuration: &Configuration, work: &Work, owner: OwnerId) -> Result<WorkPart> {
+    let options = configuration.source.options.clone();
+    let table = PgWorkTable::open(options, &work.mapping, &WorkTableSettings::new(owner)).await?;
+    let caller = HttpStageCaller::new(work.endpoints.clone(), &HttpSettings::default())?;
+    Ok(WorkPart {
+        settings: WorkSettings { graph: work.graph.clone(), key_names: work.mapping.key.clone(), owner },
+        table: Arc::new(table),
+        caller: Arc::new(caller),
+    })
+}
+
+/// The consumers of events.
+pub(crate) fn sinks(configuration: &Configuration) -> Result<Vec<SinkPart>> {
+    configuration.sinks.iter().map(sink).collect()
+}
+
+/// Every endpoint that requests will go to, with the part that it belongs to.
+pub(crate) fn endpoints(configuration: &Configuration) -> Vec<(String, Endpoint)> {
+    let stages = configuration.work.iter().flat_map(|work| &work.endpoints);
+    let stages = stages.map(|(stage, endpoint)| (format!("stage {stage}"), endpoint.clone()));
+    let sinks = configuration.sinks.iter().filter_map(|sink| match &sink.target {
+        Target::Http(target) => Some((format!("sink {}", sink.name), target.endpoint.clone())),
+        Target::Ndjson(_) => None,
+    });
+    stages.chain(sinks).collect()
+}
+
+/// What the engine is told.
+pub(crate) fn settings(configuration: &Configuration) -> Settings {
+    let periods = configuration.periods;
+    Settings {
+        ack: configuration.ack,
+        wal_guard_bytes: configuration.wal_guard_bytes,
+        periods,
+        limits: Limits { drain: configuration.drain, heartbeat_overdue: overdue(periods), ..Limits::default() },
+    }
+}
+
+/// An identity for this start of the process, and a world with a seed of its own, both from the operating system's
+/// randomness: a process that wakes up late must never be taken for its successor.
+pub(crate) fn chance() -> Result<(OwnerId, SystemWorld)> {
+    let random = || {
+        getrandom::u64().map_err(|error| {
+            Error::new(ErrorKind::Internal, "the operating system gives no randomness").with_source(error)
+        })
+    };
+    Ok((OwnerId(random()?), SystemWorld::new(random()?)))
+}
+
+/// Three beats may be missed before the process calls itself not ready.
+fn overdue(periods: Periods) -> std::time::Duration {
+    periods.heartbeat.saturating_mul(3)
+}
+
+fn sink(sink: &Sink) -> Result<SinkPart> {
+    let port: Box<dyn ports::Sink> = match &sink.target {
+        Target::Http(target) => Box::new(http_sink(target)?),
+        Target::Ndjson(Some(path)) => Box::new(NdjsonSink::open(path)?),
+        Target::Ndjson(None) => Box::new(NdjsonSink::stdout()?),
+    };
+    Ok(SinkPart { name: sink.name.as_str().into(), required: sink.required, sink: port })
+}
+
+fn http_sink(target: &HttpTarget) -> Result<HttpEventSink> {
+    let settings = HttpEventSettings {
+        timeout: target.timeout,
+        in_flight_max: usize::try_from(target.in_flight).unwrap_or(usize::MAX),
+        ..HttpEventSettings::default()
+    };
+    HttpEventSink::new(target.endpoint.clone(), &settings)
+}
