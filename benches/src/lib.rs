@@ -1,1 +1,42 @@
-//! x
+//! The benches: Postrider against something else, in the same run, on the same server.
+//!
+//! What each measures, and how, stands in `benches/README.md`.
+
+pub mod drain;
+pub mod latency;
+pub mod memory;
+
+mod backlog;
+mod endpoint;
+mod figure;
+mod machine;
+mod measure;
+mod process;
+mod product;
+mod recvlogical;
+mod server;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use xtask::error::Result;
+
+/// A bench: what may be typed after its name, and what it then does.
+pub trait Bench: Parser {
+    /// Runs it to its end and prints its figures.
+    ///
+    /// # Errors
+    /// When a side fails, or the sides did not do the same work.
+    fn run(self) -> Result<()>;
+}
+
+/// Reads the command line and runs the bench. Exit code 0: measured; 1: it could not be; 2: the command line is wrong.
+pub fn main<B: Bench>() -> ExitCode {
+    match B::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", error.report());
+            ExitCode::FAILURE
+        }
+    }
+}

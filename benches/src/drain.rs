@@ -1,0 +1,231 @@
+//! `drain`: how fast a backlog is read, decoded, made durable and confirmed, and what that costs the reader.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use xtask::error::{Context, Error, Result};
+
+use crate::Bench;
+use crate::backlog::{self, Load};
+use crate::figure::{Better, Figure, Goal, Report};
+use crate::measure::Tally;
+use crate::process::cpu_of_ended_children;
+use crate::recvlogical::{self, Format};
+use crate::server::Server;
+
+mod reader;
+
+/// Drain a backlog with Postrider's walk and with `pg_recvlogical`, turn by turn.
+#[derive(Debug, clap::Parser)]
+#[command(name = "drain")]
+pub struct Drain {
+    #[command(subcommand)]
+    role: Option<Role>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Our side, as a process of its own.
+    #[command(hide = true)]
+    Read(reader::Read),
+}
+
+#[derive(Debug, Args)]
+struct Options {
+    /// One JSON object a line on stdout for each figure.
+    #[arg(long)]
+    json: bool,
+    /// How often each side drains each backlog.
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// The size of the backlogs, 1 being the one that the goals are for.
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Only the case of this name.
+    #[arg(long)]
+    case: Option<String>,
+}
+
+/// One kind of backlog.
+struct Case {
+    name: &'static str,
+    transactions: u64,
+    rows_each: u64,
+    least_speed_ratio: f64,
+}
+
+const CASES: [Case; 2] = [
+    Case { name: "1 row", transactions: 1_000_000, rows_each: 1, least_speed_ratio: 2.5 },
+    Case { name: "1000 rows", transactions: 2_000, rows_each: 1_000, least_speed_ratio: 1.8 },
+];
+
+/// The reader is to need at most a fifth of the other's processor time.
+const LEAST_CPU_RATIO: f64 = 5.0;
+
+/// Nothing but the backlog is to move while it is read.
+const SETTINGS: [(&str, &str); 4] =
+    [("autovacuum", "off"), ("max_wal_size", "16GB"), ("checkpoint_timeout", "1h"), ("shared_buffers", "256MB")];
+
+/// One drain of one side.
+#[derive(Clone, Copy, Debug, Default)]
+struct Drained {
+    wall: Duration,
+    cpu: Duration,
+}
+
+impl Bench for Drain {
+    fn run(self) -> Result<()> {
+        match self.role {
+            Some(Role::Read(read)) => read.run(),
+            None => {
+                let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+                runtime.context(|| "cannot start the runtime")?.block_on(compare(&self.options))
+            }
+        }
+    }
+}
+
+async fn compare(options: &Options) -> Result<()> {
+    let mut report = None;
+    let mut figures = Vec::new();
+    for case in CASES.iter().filter(|case| options.case.as_deref().is_none_or(|only| only == case.name)) {
+        let server = Server::start(&SETTINGS).await?;
+        report.get_or_insert_with(|| {
+            let version = server.cluster.installation().version();
+            let ours = "ours: engine, journal with fsync, a follower that decodes every row";
+            let other = "other: pg_recvlogical -o proto_version=2 -o binary=true -o streaming=on -f /dev/null";
+            let settings = format!("{}; {ours}; {other}", Server::describe(version, &SETTINGS));
+            Report::begin("drain", options.json, settings)
+        });
+        figures.extend(drain_case(&server, case, options).await?);
+    }
+    let report = report.ok_or_else(|| Error::new("there is no such case").hint("The cases are `1 row` and `1000 rows`."))?;
+    report.finish(&figures);
+    Ok(())
+}
+
+async fn drain_case(server: &Server, case: &Case, options: &Options) -> Result<[Figure; 2]> {
+    let transactions = ((case.transactions as f64 * options.scale) as u64).max(1);
+    let load = Load { transactions, rows_each: case.rows_each, padding_bytes: 0 };
+    backlog::begin(server).await?;
+    backlog::write(server, load).await?;
+    let end = backlog::end(server).await?;
+    eprintln!("backlog   {}: {} rows, up to {end}", case.name, load.rows());
+    // The first drain of all is for comparison, and warms the server's caches for both sides.
+    let (reference, to_file) = drain_to_file(server, &end).await?;
+    if reference.rows != load.rows() {
+        return Err(Error::new(format!("{} saw {} of {} rows", recvlogical::NAME, reference.rows, load.rows())));
+    }
+    let (mut ours, mut other) = (Vec::new(), Vec::new());
+    for run in 1..=options.runs {
+        let (tally, drained) = drain_ours(server, &end).await?;
+        if tally != reference {
+            return Err(Error::new(format!("the sides read different rows: {tally:?} and {reference:?}")));
+        }
+        ours.push(drained);
+        other.push(drain_other(server, &end, Path::new("/dev/null"), Format::Fastest).await?);
+        eprintln!("run {run}     ours {}, other {}", say(ours.last()), say(other.last()));
+    }
+    Ok(figures(case, load, &ours, &other, to_file))
+}
+
+fn figures(case: &Case, load: Load, ours: &[Drained], other: &[Drained], to_file: Drained) -> [Figure; 2] {
+    let rows = load.rows() as f64;
+    let speed = |all: &[Drained]| all.iter().map(|one| rows / one.wall.as_secs_f64()).collect();
+    let cpu = |all: &[Drained]| all.iter().map(|one| one.cpu.as_secs_f64()).collect();
+    let mut extra = Map::new();
+    extra.insert("rows".into(), json!(load.rows()));
+    let with = |name: &str, value: f64| {
+        let mut extra = extra.clone();
+        extra.insert(name.into(), Value::from((value * 1e3).round() / 1e3));
+        extra
+    };
+    let speed_extra = with("other_to_file_once", rows / to_file.wall.as_secs_f64());
+    let cpu_extra = with("other_to_file_once", to_file.cpu.as_secs_f64());
+    [
+        Figure {
+            case: case.name.into(),
+            unit: "events/s",
+            better: Better::More,
+            ours: speed(ours),
+            other_name: recvlogical::NAME,
+            other: speed(other),
+            goal: Some(Goal::Ratio(case.least_speed_ratio)),
+            extra: speed_extra,
+        },
+        Figure {
+            case: case.name.into(),
+            unit: "reader cpu s",
+            better: Better::Less,
+            ours: cpu(ours),
+            other_name: recvlogical::NAME,
+            other: cpu(other),
+            goal: Some(Goal::Ratio(LEAST_CPU_RATIO)),
+            extra: cpu_extra,
+        },
+    ]
+}
+
+/// Our side: the engine with its journal, and a follower, in a process that ends once all is confirmed.
+async fn drain_ours(server: &Server, end: &str) -> Result<(Tally, Drained)> {
+    const SLOT: &str = "ours";
+    backlog::copy_slot(server, SLOT).await?;
+    let journal = fresh(server.cluster.home_dir().join("journal"))?;
+    let mut command = Command::new(std::env::current_exe().context(|| "cannot find this program")?);
+    command.args(["read", "--url", &server.url(), "--slot", SLOT, "--end", end, "--journal"]).arg(&journal);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let (drained, said) = timed(&mut command)?;
+    backlog::check_and_drop_slot(server, SLOT, end).await?;
+    fs::remove_dir_all(&journal).context(|| "cannot remove the journal")?;
+    let said: Value = serde_json::from_slice(&said).context(|| "the reader did not say what it read")?;
+    let number = |key: &str| said[key].as_u64().unwrap_or(0);
+    Ok((Tally { rows: number("rows"), checksum: number("checksum") }, drained))
+}
+
+async fn drain_other(server: &Server, end: &str, output: &Path, format: Format) -> Result<Drained> {
+    const SLOT: &str = "other";
+    backlog::copy_slot(server, SLOT).await?;
+    let (drained, _) = timed(&mut recvlogical::command(server, SLOT, end, output, format))?;
+    backlog::check_and_drop_slot(server, SLOT, end).await?;
+    Ok(drained)
+}
+
+/// The other side into a file, which it syncs, in the same format as ours: what both are to have read.
+async fn drain_to_file(server: &Server, end: &str) -> Result<(Tally, Drained)> {
+    let output = server.cluster.home_dir().join("recvlogical.out");
+    File::create(&output).context(|| "cannot make the output file")?;
+    let drained = drain_other(server, end, &output, Format::Comparable).await?;
+    let tally = recvlogical::tally(&output)?;
+    fs::remove_file(&output).context(|| "cannot remove the output file")?;
+    Ok((tally, drained))
+}
+
+/// From the start of a process to its end, and what it printed.
+fn timed(command: &mut Command) -> Result<(Drained, Vec<u8>)> {
+    let cpu_before = cpu_of_ended_children();
+    let began = Instant::now();
+    let output = command.stderr(Stdio::inherit()).output().context(|| "cannot start a side")?;
+    let wall = began.elapsed();
+    if !output.status.success() {
+        return Err(Error::new(format!("a side failed ({})", output.status)));
+    }
+    Ok((Drained { wall, cpu: cpu_of_ended_children() - cpu_before }, output.stdout))
+}
+
+fn fresh(dir: PathBuf) -> Result<PathBuf> {
+    if dir.exists() {
+        fs::remove_dir_all(&dir).context(|| "cannot remove the journal of the run before")?;
+    }
+    Ok(dir)
+}
+
+fn say(drained: Option<&Drained>) -> String {
+    let Drained { wall, cpu } = drained.copied().unwrap_or_default();
+    format!("{:.2} s with {:.2} s of processor", wall.as_secs_f64(), cpu.as_secs_f64())
+}

@@ -1,0 +1,184 @@
+//! The other sides of `latency`: a poller as one writes it today, and a good one. It claims in batches with SKIP LOCKED and a partial index, calls
+//! concurrently through the same HTTP client as ours, and writes outcomes in batches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use futures_util::stream::{StreamExt as _, poll_fn};
+use postrider_core::outcome::Outcome;
+use postrider_core::ports::{StageCall, StageCaller};
+use postrider_core::work::StageName;
+use postrider_delivery::{Endpoint, HttpSettings, HttpStageCaller};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
+use xtask::error::{Context, Error, Result};
+
+use crate::server::connect;
+
+/// The channel that the trigger notifies.
+pub(super) const CHANNEL: &str = "work";
+
+const CLAIM_ROWS_MAX: usize = 64;
+
+/// What a poller polls, and when.
+#[derive(Debug, Args)]
+pub(super) struct Poll {
+    #[arg(long)]
+    url: String,
+    #[arg(long)]
+    table: String,
+    #[arg(long)]
+    wake: Wake,
+    #[arg(long)]
+    endpoint: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Wake {
+    /// At each notification.
+    Notify,
+    /// Once a second.
+    Second,
+}
+
+/// The key of a row whose stage is done.
+type Done = (String, String);
+
+impl Poll {
+    /// Polls until it is killed.
+    pub(super) async fn run(self) -> Result<()> {
+        let name = StageName::new("PRICING");
+        let endpoint = Endpoint::parse(&self.endpoint).context(|| "cannot read the endpoint's address")?;
+        let caller = HttpStageCaller::new(BTreeMap::from([(name.clone(), endpoint)]), &HttpSettings::default());
+        let caller = Arc::new(caller.context(|| "cannot make the HTTP client")?);
+        let (done, dones) = unbounded_channel();
+        let checkpoints = connect(&self.url).await?;
+        let table = self.table.clone();
+        tokio::spawn(async move { checkpoint(&checkpoints, &table, dones).await });
+        let claims = connect(&self.url).await?;
+        let mut wakes = self.wakes().await?;
+        let claim = claims.prepare(&claim_statement(&self.table)).await.context(|| "cannot prepare the claim")?;
+        tokio::select! {
+            ended = terminated() => ended,
+            failed = async {
+                loop {
+                    let rows = claims.query(&claim, &[]).await.context(|| "cannot claim")?;
+                    for row in &rows {
+                        let call = call_of(&name, row)?;
+                        let key = (row.get(0), row.get(1));
+                        tokio::spawn(request(Arc::clone(&caller), call, key, done.clone()));
+                    }
+                    if rows.len() < CLAIM_ROWS_MAX {
+                        wakes.recv().await.ok_or_else(|| Error::new("nothing wakes the poller any more"))?;
+                        // One look serves all who called until now.
+                        while wakes.try_recv().is_ok() {}
+                    }
+                }
+            } => failed,
+        }
+    }
+
+    async fn wakes(&self) -> Result<UnboundedReceiver<()>> {
+        let (wake, wakes) = unbounded_channel();
+        match self.wake {
+            Wake::Notify => listen(&self.url, wake).await?,
+            Wake::Second => {
+                tokio::spawn(async move {
+                    let mut ticks = interval(Duration::from_secs(1));
+                    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                    while wake.send(()).is_ok() {
+                        ticks.tick().await;
+                    }
+                });
+            }
+        }
+        Ok(wakes)
+    }
+}
+
+async fn terminated() -> Result<()> {
+    let mut signals = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+        .context(|| "cannot wait for SIGTERM")?;
+    signals.recv().await;
+    Ok(())
+}
+
+fn claim_statement(table: &str) -> String {
+    format!(
+        "WITH due AS (
+             SELECT group_id, quote_id FROM {table}
+             WHERE stage_state IN ('PENDING', 'RETRY') AND (next_attempt_at IS NULL OR next_attempt_at <= now())
+             ORDER BY created_at LIMIT {CLAIM_ROWS_MAX} FOR NO KEY UPDATE SKIP LOCKED)
+         UPDATE {table} AS w
+         SET stage_state = 'RUNNING', fence = fence + 1, attempt_count = attempt_count + 1, lease_owner = 'poller',
+             lease_until = now() + interval '1 minute', updated_at = now(),
+             request_hash = sha256(convert_to(payload::text, 'UTF8'))
+         FROM due WHERE w.group_id = due.group_id AND w.quote_id = due.quote_id
+         RETURNING w.group_id, w.quote_id, w.attempt_count, w.fence, w.epoch, w.payload::text"
+    )
+}
+
+fn call_of(stage: &StageName, row: &Row) -> Result<StageCall> {
+    let (group, quote): (&str, &str) = (row.get(0), row.get(1));
+    let (attempt, fence, epoch): (i32, i64, i32) = (row.get(2), row.get(3), row.get(4));
+    let payload: &str = row.get(5);
+    let body = format!(
+        r#"{{"group_id":"{group}","quote_id":"{quote}","stage":"{}","epoch":{epoch},"payload":{payload}}}"#,
+        stage.as_str()
+    );
+    Ok(StageCall {
+        stage: stage.clone(),
+        idempotency_key: format!("{group}/{quote}/{}/{epoch}", stage.as_str()),
+        attempt: u32::try_from(attempt).context(|| "cannot read the attempt")?,
+        fence,
+        definition: None,
+        timeout: Duration::from_secs(30),
+        body: body.into(),
+    })
+}
+
+async fn request(caller: Arc<HttpStageCaller>, call: StageCall, key: Done, done: UnboundedSender<Done>) {
+    match caller.call(call).await {
+        Outcome::Answered(answer) if answer.status == 200 => {
+            // Without a receiver the process is ending.
+            let _ = done.send(key);
+        }
+        other => eprintln!("a stage was not done: {other:?}"),
+    }
+}
+
+async fn checkpoint(client: &Client, table: &str, mut dones: UnboundedReceiver<Done>) -> Result<()> {
+    let update = format!(
+        "UPDATE {table} AS w SET stage_state = 'DONE', closed_at = now(), lease_until = NULL, lease_owner = NULL, updated_at = now()
+         FROM unnest($1::text[], $2::text[]) AS d (group_id, quote_id)
+         WHERE w.group_id = d.group_id AND w.quote_id = d.quote_id AND w.stage_state = 'RUNNING' AND w.lease_owner = 'poller'"
+    );
+    let update = client.prepare(&update).await.context(|| "cannot prepare the checkpoint")?;
+    let mut batch = Vec::new();
+    while dones.recv_many(&mut batch, CLAIM_ROWS_MAX).await > 0 {
+        let (groups, quotes): (Vec<String>, Vec<String>) = batch.drain(..).unzip();
+        client.execute(&update, &[&groups, &quotes]).await.context(|| "cannot write outcomes")?;
+    }
+    Ok(())
+}
+
+/// Listens on a session of its own; each notification wakes.
+async fn listen(url: &str, wake: UnboundedSender<()>) -> Result<()> {
+    let config: Config = url.parse().context(|| "cannot read the database's address")?;
+    let (client, mut connection) = config.connect(NoTls).await.context(|| "cannot connect to the database")?;
+    tokio::spawn(async move {
+        let mut messages = poll_fn(move |context| connection.poll_message(context));
+        while let Some(Ok(message)) = messages.next().await {
+            if matches!(message, AsyncMessage::Notification(_)) && wake.send(()).is_err() {
+                break;
+            }
+        }
+    });
+    client.batch_execute(&format!("LISTEN {CHANNEL}")).await.context(|| "cannot listen")?;
+    // The session ends with its client.
+    std::mem::forget(client);
+    Ok(())
+}
