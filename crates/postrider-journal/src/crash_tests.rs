@@ -221,7 +221,8 @@ fn next_parts(world: &mut World, chance: &mut Chance) -> Parts {
 
 #[test]
 fn nothing_durable_is_lost_whenever_the_power_goes() {
-    for seed in 0..1_000 {
+    // The last two once lost the only transaction of the first segment to a release of nothing.
+    for seed in (0..1_000).chain([17_958, 53_657]) {
         run(seed, None).unwrap();
     }
 }

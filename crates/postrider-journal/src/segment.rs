@@ -95,7 +95,7 @@ pub(crate) enum InvalidHeader {
 impl SegmentHeader {
     /// The position of the last transaction before this segment: who is there, goes on here.
     pub(crate) fn before(&self) -> Position {
-        if self.commit == Lsn::ZERO {
+        if self.name.start == Lsn::ZERO {
             return Position { generation: self.name.generation, ..Position::START };
         }
         Position::whole(self.name.generation, self.commit)
