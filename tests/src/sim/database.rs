@@ -1,0 +1,508 @@
+//! A PostgreSQL in memory, as far as the ports see it: rows and snapshots, transaction ids, a log of pgoutput messages, slots,
+//! advisory locks of owners.
+//!
+//! A commit is in the log first and visible to others a moment later; until then its rows are locked.
+
+use super::faults::Fault;
+use super::shared::{Bug, Sim};
+use postrider_core::history::Record;
+use postrider_core::pgoutput::TupleValue;
+use postrider_core::pgoutput::encode::{self, OldValues};
+use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::relation::{Column, Relation, ReplicaIdentity};
+use postrider_core::route::{OutboxPrefix, OutboxTable, Routing, WorkMapping};
+use postrider_core::snapshot::Snapshot;
+use postrider_core::time::Timestamp;
+use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::watch;
+
+pub const WORK_OID: u32 = 16_401;
+pub const OUTBOX_OID: u32 = 16_402;
+/// Where the log begins, and every slot.
+const LOG_START: u64 = 0x0150_0000;
+
+/// One row as one transaction left it.
+#[derive(Debug, Clone)]
+pub struct Stored {
+    pub version: WorkVersion,
+    pub payload: Arc<str>,
+    pub request_hash: Option<Arc<str>>,
+}
+
+/// A row, and what others still see of it.
+#[derive(Debug)]
+struct Slot {
+    now: Stored,
+    /// The transaction that wrote `now` is in the log and not visible yet; the version before is.
+    hidden: Option<(u64, Option<Stored>)>,
+}
+
+/// One committed transaction in the log.
+#[derive(Debug)]
+pub struct Logged {
+    pub commit_lsn: Lsn,
+    pub end_lsn: Lsn,
+    pub xid: u32,
+    pub at: Timestamp,
+    /// Messages; a change with the table that must be described before.
+    pub messages: Vec<(Option<u32>, Vec<u8>)>,
+}
+
+/// A replication slot.
+#[derive(Debug, Default)]
+pub struct ReplicationSlot {
+    pub confirmed: Lsn,
+    /// The session that reads, and from when on it is gone.
+    pub session: Option<(u64, u64)>,
+}
+
+#[derive(Debug)]
+pub struct State {
+    rows: BTreeMap<WorkKey, Slot>,
+    forgotten: Option<WorkKey>,
+    pub log: Vec<Logged>,
+    pub log_end: Lsn,
+    next_xid: u64,
+    running: BTreeSet<u64>,
+    pub slots: Vec<ReplicationSlot>,
+    pub next_session: u64,
+    /// When each owner's lock is given back; `u64::MAX` while it is held.
+    owners: BTreeMap<OwnerId, u64>,
+    /// Not reachable before this time.
+    down_until: u64,
+    /// Sessions from before are gone.
+    pub restarts: u64,
+    owners_say_nothing_until: u64,
+    pub events: Vec<(Arc<str>, Lsn)>,
+}
+
+/// A change to be committed.
+#[derive(Debug, Clone)]
+pub enum Change {
+    InsertWork(Stored),
+    UpdateWork(Stored),
+    InsertEvent { id: Arc<str>, key: Arc<str> },
+    DeleteEvent { id: Arc<str> },
+    Message { prefix: &'static str, content: Vec<u8> },
+}
+
+#[derive(Debug)]
+pub struct Database {
+    pub sim: Arc<Sim>,
+    state: Mutex<State>,
+    /// Rises with every commit and restart.
+    pub grew: watch::Sender<u64>,
+    /// Rises whenever a commit becomes visible.
+    pub revealed: watch::Sender<u64>,
+}
+
+impl Database {
+    pub fn new(sim: &Arc<Sim>, slots: usize) -> Arc<Database> {
+        let slot = || ReplicationSlot { confirmed: Lsn(LOG_START), session: None };
+        let state = State {
+            rows: BTreeMap::new(),
+            forgotten: None,
+            log: Vec::new(),
+            log_end: Lsn(LOG_START),
+            next_xid: 700 + sim.below(1_000),
+            running: BTreeSet::new(),
+            slots: (0..slots).map(|_| slot()).collect(),
+            next_session: 1,
+            owners: BTreeMap::new(),
+            down_until: 0,
+            restarts: 0,
+            owners_say_nothing_until: 0,
+            events: Vec::new(),
+        };
+        Arc::new(Database {
+            sim: sim.clone(),
+            state: Mutex::new(state),
+            grew: watch::Sender::new(0),
+            revealed: watch::Sender::new(0),
+        })
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn is_down(&self) -> bool {
+        self.state().down_until > self.sim.clock.now()
+    }
+
+    /// Every connection breaks, and for a while there is none.
+    pub fn restart(&self, down: Duration) {
+        self.sim.count(Fault::Outage);
+        let now = self.sim.clock.now();
+        let mut state = self.state();
+        state.restarts += 1;
+        state.down_until = now + u64::try_from(down.as_micros()).unwrap();
+        state.owners_say_nothing_until = state.down_until + 500_000;
+        drop(state);
+        self.grew.send_modify(|count| *count += 1);
+    }
+
+    /// An owner takes its lock.
+    pub fn lock_owner(&self, owner: OwnerId) {
+        self.state().owners.insert(owner, u64::MAX);
+    }
+
+    /// The owner's session is found dead at a time.
+    pub fn unlock_owner(&self, owner: OwnerId, at: u64) {
+        self.state().owners.insert(owner, at);
+    }
+
+    /// Whether the owner's lock was broken and not given back.
+    pub fn held(&self, owner: OwnerId) -> bool {
+        self.state().owners.get(&owner) == Some(&0)
+    }
+
+    pub fn living_owners(&self) -> Option<BTreeSet<OwnerId>> {
+        let now = self.sim.clock.now();
+        let state = self.state();
+        if state.owners_say_nothing_until > now {
+            return None;
+        }
+        Some(state.owners.iter().filter(|(_, until)| **until > now).map(|(owner, _)| *owner).collect())
+    }
+
+    /// Gives a transaction its id; it runs until it commits or rolls back.
+    pub fn begin(&self) -> u64 {
+        let mut state = self.state();
+        let xid = state.next_xid;
+        state.next_xid += 1;
+        state.running.insert(xid);
+        xid
+    }
+
+    pub fn roll_back(&self, xid: u64) {
+        self.state().running.remove(&xid);
+    }
+
+    /// Writes the commit to the log, and lets others see it a little later.
+    pub fn commit(self: &Arc<Database>, xid: u64, changes: Vec<Change>) {
+        let hidden_for = match self.sim.below(5) {
+            0 => Duration::from_micros(self.sim.below(30_000)),
+            1 if self.sim.strikes(2_000) => Duration::from_millis(self.sim.below(400)),
+            _ => Duration::ZERO,
+        };
+        let mut state = self.state();
+        self.log(&mut state, xid, &changes);
+        for change in changes {
+            if let Change::InsertWork(stored) | Change::UpdateWork(stored) = change {
+                let key = stored.version.key.clone();
+                let before = state.rows.remove(&key).map(|slot| slot.now);
+                state.rows.insert(key, Slot { now: stored, hidden: Some((xid, before)) });
+            }
+        }
+        drop(state);
+        self.grew.send_modify(|count| *count += 1);
+        if hidden_for.is_zero() {
+            return self.reveal(xid);
+        }
+        self.sim.count(Fault::LateVisible);
+        let database = self.clone();
+        tokio::spawn(async move {
+            database.sim.clock.sleep(hidden_for).await;
+            database.reveal(xid);
+        });
+    }
+
+    fn reveal(&self, xid: u64) {
+        let mut state = self.state();
+        state.running.remove(&xid);
+        for slot in state.rows.values_mut() {
+            if slot.hidden.as_ref().is_some_and(|(by, _)| *by == xid) {
+                slot.hidden = None;
+            }
+        }
+        drop(state);
+        self.revealed.send_modify(|count| *count += 1);
+    }
+
+    /// Runs a guarded statement over rows in key order: what is free is written in one transaction, what is locked is waited
+    /// for one by one. `note` hears of each row as it is committed. Returns, once all is visible, the rows that were written
+    /// with their replies.
+    pub async fn guarded<Q, R>(
+        self: &Arc<Database>,
+        mut asked: Vec<(WorkKey, Q)>,
+        judge: impl Fn(&Stored, &Q) -> Option<(Stored, R)>,
+        note: impl Fn(&Q, &Stored, &R),
+    ) -> Vec<(Q, Stored, R)> {
+        asked.sort_by(|one, other| one.0.cmp(&other.0));
+        let mut written = Vec::new();
+        let mut revealed = self.revealed.subscribe();
+        let (locked, mut last_xid) = self.pass(asked, &judge, &note, &mut written);
+        for waiting in locked {
+            self.sim.count(Fault::RowLocked);
+            let mut rest = vec![waiting];
+            loop {
+                revealed.borrow_and_update();
+                let (still, xid) = self.pass(rest, &judge, &note, &mut written);
+                last_xid = xid.or(last_xid);
+                rest = still;
+                if rest.is_empty() {
+                    break;
+                }
+                revealed.changed().await.unwrap();
+            }
+        }
+        while last_xid.is_some_and(|xid| self.state().running.contains(&xid)) {
+            revealed.changed().await.unwrap();
+        }
+        written
+    }
+
+    fn pass<Q, R>(
+        self: &Arc<Database>,
+        asked: Vec<(WorkKey, Q)>,
+        judge: &impl Fn(&Stored, &Q) -> Option<(Stored, R)>,
+        note: &impl Fn(&Q, &Stored, &R),
+        written: &mut Vec<(Q, Stored, R)>,
+    ) -> (Vec<(WorkKey, Q)>, Option<u64>) {
+        let mut locked = Vec::new();
+        let mut changes = Vec::new();
+        let state = self.state();
+        for (key, question) in asked {
+            let Some(slot) = state.rows.get(&key) else { continue };
+            let visible = slot.hidden.as_ref().map_or(Some(&slot.now), |(_, before)| before.as_ref());
+            let Some((stored, reply)) = visible.and_then(|visible| judge(visible, &question)) else { continue };
+            if slot.hidden.is_some() {
+                locked.push((key, question));
+                continue;
+            }
+            note(&question, &stored, &reply);
+            changes.push(Change::UpdateWork(stored.clone()));
+            written.push((question, stored, reply));
+        }
+        drop(state);
+        if changes.is_empty() {
+            return (locked, None);
+        }
+        let xid = self.begin();
+        self.commit(xid, changes);
+        (locked, Some(xid))
+    }
+
+    /// The visible versions and the snapshot they were read in.
+    pub fn read(&self, keys: Option<&[WorkKey]>) -> (Vec<WorkVersion>, Snapshot) {
+        let state = self.state();
+        let seen = |slot: &Slot| match &slot.hidden {
+            None => Some(slot.now.version.clone()),
+            Some((_, before)) => before.as_ref().map(|stored| stored.version.clone()),
+        };
+        let versions = match keys {
+            Some(keys) => keys.iter().filter_map(|key| seen(state.rows.get(key)?)).collect(),
+            None => state
+                .rows
+                .values()
+                .filter_map(seen)
+                .filter(|version| !version.closed && Some(&version.key) != state.forgotten.as_ref())
+                .collect(),
+        };
+        let xmax = state.next_xid;
+        let running: Vec<u64> = state.running.iter().copied().collect();
+        (versions, Snapshot { xmin: running.first().copied().unwrap_or(xmax), xmax, running })
+    }
+
+    /// Every row as its last transaction left it.
+    pub fn rows(&self) -> Vec<Stored> {
+        self.state().rows.values().map(|slot| slot.now.clone()).collect()
+    }
+
+    /// Log of other tables and databases: nothing that is published.
+    pub fn unrelated_log(&self, bytes: u64) {
+        self.state().log_end.0 += bytes;
+        self.grew.send_modify(|count| *count += 1);
+    }
+
+    /// The LSN below which a consumer has every event.
+    pub fn settled(&self, has: impl Fn(&str) -> bool) -> Lsn {
+        self.state().events.iter().find(|(id, _)| !has(id)).map_or(Lsn(u64::MAX), |(_, commit_lsn)| *commit_lsn)
+    }
+
+    fn log(&self, state: &mut State, xid: u64, changes: &[Change]) {
+        let at = self.sim.server_now();
+        // Two commits can touch: the end of one is then the LSN of the next one's commit record.
+        let commit_lsn = Lsn(state.log_end.0 + if self.sim.one_in(2) { 0 } else { 8 * self.sim.below(64) });
+        let mut messages = Vec::with_capacity(changes.len());
+        let mut ordinal = 0;
+        for change in changes {
+            if let Change::InsertWork(stored) = change
+                && self.sim.has(Bug::RowForgotten)
+                && state.forgotten.is_none()
+            {
+                state.forgotten = Some(stored.version.key.clone());
+                continue;
+            }
+            if let Change::InsertEvent { id, key } = change {
+                let position = Position { generation: Generation::FIRST, commit_lsn, ordinal };
+                self.sim.record(Record::EventCommitted { id: id.clone(), position, key: Some(key.clone()) });
+                state.events.push((id.clone(), commit_lsn));
+            }
+            if !matches!(change, Change::Message { .. }) {
+                ordinal += 1;
+            }
+            messages.push(encoded(change, commit_lsn));
+        }
+        let end_lsn = Lsn(commit_lsn.0 + 48);
+        state.log_end = end_lsn;
+        let xid = u32::try_from(xid & 0xFFFF_FFFF).unwrap();
+        state.log.push(Logged { commit_lsn, end_lsn, xid, at, messages });
+    }
+}
+
+/// A new row in the first stage.
+pub fn new_row(key: WorkKey, stage: &str, payload: &str) -> Stored {
+    Stored {
+        version: WorkVersion {
+            key,
+            stage: StageName::new(stage),
+            state: StageState::Pending,
+            attempt_count: 0,
+            deferral_count: 0,
+            fence: 0,
+            epoch: 0,
+            next_attempt_at: None,
+            lease_until: None,
+            lease_owner: None,
+            closed: false,
+        },
+        payload: payload.into(),
+        request_hash: None,
+    }
+}
+
+/// What of the log is ours.
+pub fn routing() -> Routing {
+    Routing {
+        outbox_tables: vec![OutboxTable::default()],
+        outbox_prefixes: vec![OutboxPrefix { prefix: "outbox".into() }],
+        work: Some(WorkMapping::default()),
+    }
+}
+
+/// The description of a table.
+pub fn description(oid: u32) -> Vec<u8> {
+    let (name, names, keys): (_, &[&str], usize) = if oid == WORK_OID {
+        let names = &[
+            "group_id", "quote_id", "stage", "stage_state", "attempt_count", "deferral_count", "fence", "epoch",
+            "next_attempt_at", "lease_until", "lease_owner", "closed_at", "payload",
+        ];
+        ("pending_work", names, 2)
+    } else {
+        ("outbox_event", &["id", "aggregate_key", "event_type", "payload", "headers", "topic"], 1)
+    };
+    let columns = names.iter().enumerate().map(|(place, name)| Column {
+        name: (*name).to_owned(),
+        type_oid: if *name == "payload" { 3_802 } else { 25 },
+        type_modifier: -1,
+        key: place < keys,
+    });
+    let relation = Relation {
+        oid,
+        schema: "public".into(),
+        name: name.into(),
+        replica_identity: ReplicaIdentity::Default,
+        columns: columns.collect(),
+    };
+    let mut message = Vec::new();
+    encode::relation(&mut message, &relation);
+    message
+}
+
+fn encoded(change: &Change, commit_lsn: Lsn) -> (Option<u32>, Vec<u8>) {
+    let mut out = Vec::with_capacity(256);
+    match change {
+        Change::InsertWork(stored) => encode_work(&mut out, stored, true),
+        Change::UpdateWork(stored) => encode_work(&mut out, stored, false),
+        Change::InsertEvent { id, key } => {
+            let text = |text: &'static str| TupleValue::Text(text.as_bytes());
+            let values = [
+                TupleValue::Text(id.as_bytes()),
+                TupleValue::Text(key.as_bytes()),
+                text("submitted"),
+                text("{\"n\": 1}"),
+                TupleValue::Null,
+                TupleValue::Null,
+            ];
+            encode::insert(&mut out, OUTBOX_OID, &values);
+        }
+        Change::DeleteEvent { id } => {
+            let mut values = [TupleValue::Null; 6];
+            values[0] = TupleValue::Text(id.as_bytes());
+            encode::delete(&mut out, OUTBOX_OID, OldValues::Key(&values));
+        }
+        Change::Message { prefix, content } => {
+            let message =
+                postrider_core::pgoutput::LogicalMessage { transactional: true, lsn: commit_lsn, prefix, content };
+            encode::logical_message(&mut out, &message);
+            return (None, out);
+        }
+    }
+    let oid = if matches!(change, Change::InsertWork(_) | Change::UpdateWork(_)) { WORK_OID } else { OUTBOX_OID };
+    (Some(oid), out)
+}
+
+fn encode_work(out: &mut Vec<u8>, stored: &Stored, insert: bool) {
+    let version = &stored.version;
+    let counts = [
+        version.attempt_count.to_string(),
+        version.deferral_count.to_string(),
+        version.fence.to_string(),
+        version.epoch.to_string(),
+    ];
+    let times = [version.next_attempt_at, version.lease_until].map(|at| at.map(timestamp));
+    let owner = version.lease_owner.map(|owner| owner.to_string());
+    let mut values: Vec<TupleValue<'_>> = version.key.parts().map(|part| TupleValue::Text(part.as_bytes())).collect();
+    values.push(TupleValue::Text(version.stage.as_str().as_bytes()));
+    values.push(TupleValue::Text(version.state.as_str().as_bytes()));
+    values.extend(counts.iter().map(|count| TupleValue::Text(count.as_bytes())));
+    values.extend(times.iter().map(|time| optional(time.as_deref())));
+    values.push(optional(owner.as_deref()));
+    values.push(optional(version.closed.then_some("2026-01-01 00:00:00+00")));
+    if insert {
+        values.push(TupleValue::Text(stored.payload.as_bytes()));
+        encode::insert(out, WORK_OID, &values);
+    } else {
+        values.push(TupleValue::Unchanged);
+        encode::update(out, WORK_OID, None, &values);
+    }
+}
+
+fn optional(text: Option<&str>) -> TupleValue<'_> {
+    text.map_or(TupleValue::Null, |text| TupleValue::Text(text.as_bytes()))
+}
+
+/// As the server writes it at UTC. The days of the proleptic calendar (Howard Hinnant, "chrono-compatible low-level date
+/// algorithms").
+fn timestamp(at: Timestamp) -> String {
+    let seconds = at.0.div_euclid(1_000_000);
+    let (micros, day_second) = (at.0.rem_euclid(1_000_000), seconds.rem_euclid(86_400));
+    let days = seconds.div_euclid(86_400) + 719_468;
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (day_second / 3_600, day_second / 60 % 60, day_second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}+00")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_written_as_the_parser_reads_it() {
+        for micros in [0, 951_782_400_000_000, 1_767_225_600_123_456, 4_107_542_399_999_999] {
+            let text = timestamp(Timestamp(micros));
+            assert_eq!(postrider_core::value::parse_timestamptz(&text), Some(Timestamp(micros)), "{text}");
+        }
+    }
+}

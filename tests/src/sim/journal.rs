@@ -1,0 +1,281 @@
+//! A journal in memory: what was appended survives a killed process, only what was synced survives a machine without power.
+
+use super::faults::{Fault, Point, Side};
+use super::shared::{Bug, Process, Sim};
+use postrider_core::error::Result;
+use postrider_core::ports::{BoxFuture, Follower, Journal, JournalWriter, PositionStore, SchemaBlock};
+use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::transaction::{PartHead, PartKind, TransactionBatch, push_message};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// One part, with the descriptions in force before it.
+#[derive(Debug, Clone)]
+struct Stored {
+    head: PartHead,
+    block: Arc<[u8]>,
+    schema: Arc<SchemaBlock>,
+}
+
+/// What lies on the disk of one machine.
+#[derive(Debug, Default)]
+struct Contents {
+    parts: Vec<Stored>,
+    /// Parts of whole transactions.
+    complete: usize,
+    /// Parts that a crash of the machine leaves.
+    durable: usize,
+    messages: BTreeMap<(u8, u32), Vec<u8>>,
+    schema: Arc<SchemaBlock>,
+    positions: BTreeMap<Arc<str>, Position>,
+}
+
+/// The disk; it outlives the processes.
+#[derive(Debug, Clone, Default)]
+pub struct JournalDisk(Arc<Mutex<Contents>>);
+
+/// The journal as one process has it open.
+#[derive(Debug)]
+pub struct FakeJournal {
+    process: Arc<Process>,
+    disk: JournalDisk,
+    appended: watch::Sender<Lsn>,
+    syncing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+pub struct FakeWriter(Arc<FakeJournal>);
+
+#[derive(Debug)]
+struct Cursor {
+    journal: Arc<FakeJournal>,
+    next: usize,
+    seen: watch::Receiver<Lsn>,
+    started: bool,
+    schema: Option<SchemaBlock>,
+}
+
+impl Contents {
+    fn end(&self, parts: usize) -> Lsn {
+        parts.checked_sub(1).and_then(|last| self.parts.get(last)).map_or(Lsn::ZERO, |part| part.head.end_lsn)
+    }
+
+    fn remember(&mut self, block: &[u8]) {
+        for message in postrider_core::transaction::Messages::new(block) {
+            let Some((&[tag, a, b, c, d], _)) = message.split_first_chunk::<5>() else { continue };
+            if tag == b'R' || tag == b'Y' {
+                self.messages.insert((u8::from(tag == b'R'), u32::from_be_bytes([a, b, c, d])), message.to_vec());
+                let mut schema = Vec::new();
+                assert!(self.messages.values().all(|message| push_message(&mut schema, message)));
+                self.schema = Arc::new(SchemaBlock(schema));
+            }
+        }
+    }
+}
+
+impl JournalDisk {
+    /// The process is gone: a transaction without its last part is cut; without power, some of what was not synced, too.
+    pub fn recover(&self, sim: &Sim, power_lost: bool) {
+        let mut contents = self.0.lock().unwrap();
+        let mut keep = contents.complete;
+        if power_lost {
+            let lost = (keep - contents.durable) as u64;
+            keep = contents.durable + usize::try_from(sim.below(lost + 1)).unwrap();
+            while keep > contents.durable && !contents.parts[keep - 1].head.last {
+                keep -= 1;
+            }
+        }
+        contents.parts.truncate(keep);
+        contents.complete = keep;
+        contents.durable = keep;
+    }
+
+    /// What a crash of the machine leaves now.
+    pub fn durable(&self) -> Lsn {
+        let contents = self.0.lock().unwrap();
+        contents.end(contents.durable)
+    }
+}
+
+impl FakeJournal {
+    pub fn open(process: &Arc<Process>, disk: &JournalDisk) -> Arc<FakeJournal> {
+        let appended = {
+            let contents = disk.0.lock().unwrap();
+            contents.end(contents.complete)
+        };
+        Arc::new(FakeJournal {
+            process: process.clone(),
+            disk: disk.clone(),
+            appended: watch::Sender::new(appended),
+            syncing: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    pub fn writer(self: &Arc<FakeJournal>) -> Box<dyn JournalWriter> {
+        Box::new(FakeWriter(self.clone()))
+    }
+
+    pub fn door(self: &Arc<FakeJournal>) -> Arc<dyn Journal> {
+        Arc::new(Door(self.clone()))
+    }
+
+    async fn sync_past(&self, lsn: Lsn) -> Result<Lsn> {
+        let sim = &self.process.sim;
+        self.process.point(Point::JournalDurable, Side::Dispatch).await;
+        loop {
+            self.appended.subscribe().wait_for(|appended| *appended > lsn).await.unwrap();
+            let syncing = self.syncing.lock().await;
+            let (complete, durable) = {
+                let contents = self.disk.0.lock().unwrap();
+                (contents.complete, contents.end(contents.durable))
+            };
+            if durable <= lsn {
+                let slow = sim.strikes(400);
+                if slow {
+                    sim.count(Fault::SlowSync);
+                }
+                let span = if slow { sim.millis(100, 800) } else { Duration::from_micros(200 + sim.below(2_000)) };
+                sim.clock.sleep(span).await;
+                if !self.process.is_dead() {
+                    let mut contents = self.disk.0.lock().unwrap();
+                    contents.durable = contents.durable.max(complete);
+                }
+            }
+            drop(syncing);
+            self.process.point(Point::JournalDurable, Side::Completion).await;
+            let durable = self.disk.durable();
+            if durable > lsn {
+                return Ok(durable);
+            }
+        }
+    }
+}
+
+impl JournalWriter for FakeWriter {
+    fn append(&mut self, batch: &TransactionBatch, _schema: &SchemaBlock) -> Result<Lsn> {
+        let journal = &self.0;
+        let mut contents = journal.disk.0.lock().unwrap();
+        if !journal.process.is_dead() {
+            for part in batch.parts() {
+                let schema = contents.schema.clone();
+                contents.parts.push(Stored { head: part.head, block: part.block().into(), schema });
+                contents.remember(part.block());
+                if part.head.last {
+                    contents.complete = contents.parts.len();
+                }
+            }
+        }
+        let end = contents.end(contents.complete);
+        drop(contents);
+        journal.appended.send_replace(end);
+        Ok(end)
+    }
+
+    fn discard_partial(&mut self) -> Result<()> {
+        if !self.0.process.is_dead() {
+            let mut contents = self.0.disk.0.lock().unwrap();
+            let complete = contents.complete;
+            contents.parts.truncate(complete);
+        }
+        Ok(())
+    }
+}
+
+/// The journal's door for its readers.
+#[derive(Debug)]
+struct Door(Arc<FakeJournal>);
+
+impl Journal for Door {
+    fn generation(&self) -> Generation {
+        Generation::FIRST
+    }
+
+    fn appended(&self) -> Lsn {
+        *self.0.appended.borrow()
+    }
+
+    fn durable(&self) -> Lsn {
+        if self.0.process.sim.has(Bug::JournalLies) { self.appended() } else { self.0.disk.durable() }
+    }
+
+    fn durable_past(&self, lsn: Lsn) -> BoxFuture<'_, Result<Lsn>> {
+        if self.0.process.sim.has(Bug::JournalLies) {
+            return Box::pin(async move {
+                self.0.process.point(Point::JournalDurable, Side::Dispatch).await;
+                Ok(*self.0.appended.subscribe().wait_for(|appended| *appended > lsn).await.unwrap())
+            });
+        }
+        Box::pin(self.0.sync_past(lsn))
+    }
+
+    fn follow(&self, after: Position) -> Result<Box<dyn Follower>> {
+        let contents = self.0.disk.0.lock().unwrap();
+        let settled = |head: &PartHead| {
+            let at = match head.kind {
+                PartKind::Transaction => head.commit_lsn,
+                PartKind::Mark => Lsn(head.end_lsn.0 - 1),
+            };
+            Position::whole(Generation::FIRST, at) <= after
+        };
+        let next = contents.parts.iter().position(|part| !settled(&part.head)).unwrap_or(contents.parts.len());
+        drop(contents);
+        let seen = self.0.appended.subscribe();
+        Ok(Box::new(Cursor { journal: self.0.clone(), next, seen, started: false, schema: None }))
+    }
+
+    fn release(&self, _position: Position) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Follower for Cursor {
+    fn next<'a>(&'a mut self, batch: &'a mut TransactionBatch) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let process = self.journal.process.clone();
+            process.point(Point::JournalFollow, Side::Dispatch).await;
+            loop {
+                self.seen.borrow_and_update();
+                if self.next < self.journal.disk.0.lock().unwrap().complete {
+                    break;
+                }
+                self.seen.changed().await.unwrap();
+            }
+            process.point(Point::JournalFollow, Side::Completion).await;
+            batch.clear();
+            let contents = self.journal.disk.0.lock().unwrap();
+            let most = 1 + usize::try_from(process.sim.below(40)).unwrap();
+            let parts = &contents.parts[self.next..contents.complete.min(self.next + most)];
+            if !self.started {
+                self.started = true;
+                self.schema = Some(SchemaBlock::clone(&parts[0].schema));
+            }
+            parts.iter().for_each(|part| batch.push(part.head, &part.block));
+            self.next += parts.len();
+            Ok(())
+        })
+    }
+
+    fn schema(&mut self) -> Option<SchemaBlock> {
+        self.schema.take()
+    }
+}
+
+impl PositionStore for FakeJournal {
+    fn load(&self, consumer: &str) -> Result<Option<Position>> {
+        Ok(self.disk.0.lock().unwrap().positions.get(consumer).copied())
+    }
+
+    fn save<'a>(&'a self, positions: &'a [(Arc<str>, Position)]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.process.point(Point::PositionsSave, Side::Dispatch).await;
+            self.process.sim.latency().await;
+            if !self.process.is_dead() {
+                self.disk.0.lock().unwrap().positions.extend(positions.iter().cloned());
+            }
+            self.process.point(Point::PositionsSave, Side::Completion).await;
+            Ok(())
+        })
+    }
+}

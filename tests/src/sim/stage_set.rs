@@ -1,0 +1,33 @@
+//! The one workflow of the simulation: four stages in a line.
+
+use postrider_core::stage::{Backoff, StageClass, StageGraph, StagePolicy};
+use postrider_core::work::StageName;
+use std::time::Duration;
+
+/// Names of the stages, in order.
+pub const STAGES: [&str; 4] = ["PRICING", "APPROVAL", "BINDING", "ISSUING"];
+
+/// The stage whose receiver makes an external call and keeps its own intents.
+pub const EXTERNAL: &str = "BINDING";
+
+pub const TIMEOUT: Duration = Duration::from_millis(500);
+pub const LEASE: Duration = Duration::from_millis(1_500);
+
+pub fn class(stage: &str) -> StageClass {
+    if matches!(stage, "PRICING" | "ISSUING") { StageClass::Natural } else { StageClass::Keyed }
+}
+
+pub fn graph(attempt_limit: u32) -> StageGraph {
+    let policies = STAGES.iter().enumerate().map(|(place, name)| StagePolicy {
+        name: StageName::new(name),
+        class: class(name),
+        next: STAGES.get(place + 1).map(|next| StageName::new(next)),
+        attempt_limit,
+        deferral_limit: 50,
+        timeout: TIMEOUT,
+        lease: LEASE,
+        backoff: Backoff { first: Duration::from_millis(50), max: Duration::from_secs(1) },
+        concurrency: 16,
+    });
+    StageGraph::new(policies.collect()).unwrap()
+}

@@ -1,0 +1,346 @@
+//! The work table of the simulated server, with the guards of the real one.
+
+use super::database::{Database, Stored};
+use super::faults::{Fault, Point, Side};
+use super::shared::{Bug, Process, Sim, disconnected, transient};
+use postrider_core::error::Result;
+use postrider_core::history::{Cause, Record};
+use postrider_core::ports::{
+    BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, OpenRows, Reading, Transition, WorkTable,
+};
+use postrider_core::snapshot::Snapshot;
+use postrider_core::work::{OwnerId, StageState, WorkKey, WorkVersion};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+#[derive(Debug)]
+pub struct FakeWorkTable {
+    pub database: Arc<Database>,
+    pub process: Arc<Process>,
+}
+
+#[derive(Debug)]
+struct Pages {
+    process: Arc<Process>,
+    database: Arc<Database>,
+    restarts: u64,
+    rows: Vec<WorkVersion>,
+    snapshot: Snapshot,
+}
+
+impl FakeWorkTable {
+    /// Sends a statement. It runs at the server whatever becomes of us; its reply may be lost.
+    async fn send<T: Send + 'static>(
+        &self,
+        point: Point,
+        statement: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
+        let sim = &self.process.sim;
+        self.process.point(point, Side::Dispatch).await;
+        if self.database.is_down() {
+            sim.latency().await;
+            return Err(disconnected());
+        }
+        if sim.strikes(400) {
+            sim.count(Fault::StatementNotSent);
+            return Err(disconnected());
+        }
+        if sim.strikes(400) {
+            sim.count(Fault::StatementTransient);
+            return Err(transient());
+        }
+        let late = sim.strikes(400);
+        let lost = !late && sim.strikes(400);
+        let restarts = self.database.state().restarts;
+        let (reply, answer) = oneshot::channel();
+        let server = sim.clone();
+        tokio::spawn(async move {
+            if late {
+                server.clock.sleep(server.millis(1, 2_500)).await;
+            } else {
+                server.latency().await;
+            }
+            let done = statement.await;
+            // The client may be gone.
+            let _ = reply.send(done);
+        });
+        if late {
+            sim.count(Fault::StatementLate);
+            sim.latency().await;
+            return Err(disconnected());
+        }
+        let answer = answer.await.expect("the server answers");
+        sim.latency().await;
+        self.process.point(point, Side::Completion).await;
+        if lost || self.database.state().restarts != restarts {
+            sim.count(Fault::StatementReplyLost);
+            return Err(disconnected());
+        }
+        Ok(answer)
+    }
+}
+
+impl WorkTable for FakeWorkTable {
+    fn claim<'a>(
+        &'a self,
+        owner: OwnerId,
+        requests: &'a [ClaimRequest],
+        dead: &'a [OwnerId],
+    ) -> BoxFuture<'a, Result<Vec<ClaimReply>>> {
+        let statement = claim(self.database.clone(), owner, requests.to_vec(), dead.to_vec());
+        Box::pin(self.send(Point::WorkClaim, statement))
+    }
+
+    fn checkpoint<'a>(
+        &'a self,
+        owner: OwnerId,
+        checkpoints: &'a [Checkpoint],
+    ) -> BoxFuture<'a, Result<Vec<CheckpointReply>>> {
+        let statement = checkpoint(self.database.clone(), owner, checkpoints.to_vec());
+        Box::pin(self.send(Point::WorkCheckpoint, statement))
+    }
+
+    fn read<'a>(&'a self, keys: &'a [WorkKey]) -> BoxFuture<'a, Result<Reading>> {
+        let (database, keys) = (self.database.clone(), keys.to_vec());
+        Box::pin(self.send(Point::WorkRead, async move {
+            let (rows, snapshot) = database.read(Some(&keys));
+            Reading { rows, snapshot }
+        }))
+    }
+
+    fn open_rows(&self) -> BoxFuture<'_, Result<Box<dyn OpenRows>>> {
+        Box::pin(async move {
+            let database = self.database.clone();
+            let read = async move { (database.read(None), database.state().restarts) };
+            let ((mut rows, snapshot), restarts) = self.send(Point::WorkOpenRows, read).await?;
+            rows.reverse();
+            let (process, database) = (self.process.clone(), self.database.clone());
+            Ok(Box::new(Pages { process, database, restarts, rows, snapshot }) as Box<dyn OpenRows>)
+        })
+    }
+
+    fn living_owners(&self) -> BoxFuture<'_, Result<Option<BTreeSet<OwnerId>>>> {
+        let database = self.database.clone();
+        Box::pin(self.send(Point::WorkOwners, async move { database.living_owners() }))
+    }
+}
+
+impl OpenRows for Pages {
+    fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    fn next_page(&mut self) -> BoxFuture<'_, Result<Vec<WorkVersion>>> {
+        Box::pin(async move {
+            self.process.point(Point::WorkNextPage, Side::Dispatch).await;
+            self.process.sim.latency().await;
+            self.process.point(Point::WorkNextPage, Side::Completion).await;
+            if self.database.is_down() || self.database.state().restarts != self.restarts {
+                return Err(disconnected());
+            }
+            let left = self.rows.len().saturating_sub(25);
+            let mut page = self.rows.split_off(left);
+            page.reverse();
+            Ok(page)
+        })
+    }
+}
+
+async fn claim(
+    database: Arc<Database>,
+    owner: OwnerId,
+    requests: Vec<ClaimRequest>,
+    dead: Vec<OwnerId>,
+) -> Vec<ClaimReply> {
+    let sim = database.sim.clone();
+    let asked = requests.into_iter().map(|request| (request.key.clone(), request)).collect();
+    let judge = |stored: &Stored, request: &ClaimRequest| {
+        let now = sim.server_now();
+        let version = &stored.version;
+        if version.stage != request.stage || version.fence != request.seen_fence {
+            return None;
+        }
+        let due = matches!(version.state, StageState::Pending | StageState::Retry)
+            && version.attempt_count < request.attempt_limit
+            && version.next_attempt_at.is_none_or(|at| at <= now);
+        let abandoned = request.take_over
+            && version.state == StageState::Running
+            && (version.lease_until.is_some_and(|until| until < now)
+                || version.lease_owner.is_some_and(|owner| dead.contains(&owner)));
+        if !due && !abandoned {
+            return None;
+        }
+        let spent = version.attempt_count >= request.attempt_limit;
+        let mut next = stored.clone();
+        next.request_hash = Some(stored.request_hash.clone().unwrap_or_else(|| stored.payload.clone()));
+        let row = &mut next.version;
+        row.fence += i64::from(!sim.has(Bug::ClaimKeepsFence));
+        row.attempt_count += u32::from(!spent && !sim.has(Bug::AttemptsUncounted));
+        row.state = if spent { StageState::Unknown } else { StageState::Running };
+        row.lease_owner = (!spent).then_some(owner);
+        row.lease_until = (!spent).then(|| now.after(request.lease));
+        let changed = stored.request_hash.as_ref().is_some_and(|hash| *hash != stored.payload);
+        Some((next, (spent, changed)))
+    };
+    let note = |_: &ClaimRequest, stored: &Stored, (spent, _): &(bool, bool)| {
+        let row = &stored.version;
+        let (key, fence) = (row.key.clone(), row.fence);
+        if *spent {
+            sim.record(Record::FenceRaised { key: key.clone(), fence });
+            sim.record(Record::Parked { key, reason: "AT_LIMIT".into() });
+        } else {
+            sim.record(Record::ClaimWritten { key, stage: row.stage.clone(), epoch: row.epoch, fence, owner });
+        }
+    };
+    let written = database.guarded(asked, judge, note).await;
+    let replies = written.into_iter().map(|(_, stored, (spent, changed))| {
+        if spent {
+            return ClaimReply::AtLimit { key: stored.version.key, fence: stored.version.fence };
+        }
+        ClaimReply::Claimed(claim_of(&stored, changed))
+    });
+    replies.collect()
+}
+
+async fn checkpoint(database: Arc<Database>, owner: OwnerId, checkpoints: Vec<Checkpoint>) -> Vec<CheckpointReply> {
+    let sim = database.sim.clone();
+    let asked = checkpoints.into_iter().map(|checkpoint| (checkpoint.key.clone(), checkpoint)).collect();
+    let judge = |stored: &Stored, checkpoint: &Checkpoint| {
+        let version = &stored.version;
+        let holds = version.stage == checkpoint.stage
+            && version.fence == checkpoint.fence
+            && version.lease_owner == Some(owner)
+            && version.state == StageState::Running;
+        if !holds && !sim.has(Bug::CheckpointUnguarded) {
+            return None;
+        }
+        let mut next = stored.clone();
+        apply(&mut next, &checkpoint.transition, sim.server_now(), owner);
+        Some((next, ()))
+    };
+    let note = |checkpoint: &Checkpoint, stored: &Stored, (): &()| record(&sim, owner, checkpoint, stored);
+    let written = database.guarded(asked, judge, note).await;
+    written
+        .into_iter()
+        .map(|(checkpoint, stored, ())| {
+            match checkpoint.transition {
+                Transition::Chain { .. } => CheckpointReply::Chained(claim_of(&stored, false)),
+                _ => CheckpointReply::Written { key: checkpoint.key },
+            }
+        })
+        .collect()
+}
+
+fn apply(
+    stored: &mut Stored,
+    transition: &Transition,
+    now: postrider_core::time::Timestamp,
+    owner: OwnerId,
+) {
+    let row = &mut stored.version;
+    row.lease_owner = None;
+    row.lease_until = None;
+    row.next_attempt_at = None;
+    let mut enter = |row: &mut WorkVersion, next: &postrider_core::work::StageName| {
+        row.stage = next.clone();
+        row.attempt_count = 0;
+        row.deferral_count = 0;
+        stored.request_hash = None;
+    };
+    match transition {
+        Transition::Advance { next } => {
+            enter(row, next);
+            row.state = StageState::Pending;
+        }
+        Transition::Chain { next, lease } => {
+            enter(row, next);
+            row.state = StageState::Running;
+            row.attempt_count = 1;
+            row.fence += 1;
+            row.lease_owner = Some(owner);
+            row.lease_until = Some(now.after(*lease));
+            stored.request_hash = Some(stored.payload.clone());
+        }
+        Transition::Finish => {
+            row.state = StageState::Done;
+            row.closed = true;
+        }
+        Transition::Retry { after, .. } => {
+            row.state = StageState::Retry;
+            row.next_attempt_at = Some(now.after(*after));
+        }
+        Transition::Defer { after, counted, .. } => {
+            row.state = StageState::Retry;
+            row.attempt_count = row.attempt_count.saturating_sub(1);
+            row.deferral_count += u32::from(*counted);
+            row.next_attempt_at = Some(now.after(*after));
+        }
+        Transition::Park { .. } => row.state = StageState::NonResumable,
+        Transition::Unknown { .. } => row.state = StageState::Unknown,
+        Transition::Release => {
+            row.state = StageState::Pending;
+            row.attempt_count = row.attempt_count.saturating_sub(1);
+        }
+    }
+}
+
+fn record(sim: &Sim, owner: OwnerId, checkpoint: &Checkpoint, stored: &Stored) {
+    let Checkpoint { key, stage, fence, transition } = checkpoint.clone();
+    sim.record(Record::CheckpointWritten { key: key.clone(), stage, fence, owner, transition: transition.clone() });
+    match transition {
+        Transition::Advance { next } => {
+            sim.record(Record::StageEntered { key, stage: next, cause: Cause::Success });
+        }
+        Transition::Chain { next, .. } => {
+            let version = &stored.version;
+            let (epoch, fence) = (version.epoch, version.fence);
+            sim.record(Record::StageEntered { key: key.clone(), stage: next.clone(), cause: Cause::Success });
+            sim.record(Record::ClaimWritten { key, stage: next, epoch, fence, owner });
+        }
+        Transition::Finish => sim.record(Record::Closed { key }),
+        Transition::Park { reason } | Transition::Unknown { reason } => sim.record(Record::Parked { key, reason }),
+        Transition::Retry { .. } | Transition::Defer { .. } | Transition::Release => {}
+    }
+}
+
+fn claim_of(stored: &Stored, payload_changed: bool) -> Claim {
+    let row = &stored.version;
+    Claim {
+        key: row.key.clone(),
+        stage: row.stage.clone(),
+        fence: row.fence,
+        attempt: row.attempt_count.max(1),
+        deferrals: row.deferral_count,
+        epoch: row.epoch,
+        definition: None,
+        payload: stored.payload.to_string(),
+        payload_changed,
+    }
+}
+
+/// A person closes a row, whatever it is doing; the fence rises, as it does for every writer but the holder.
+pub async fn cancel(database: &Arc<Database>, key: WorkKey) {
+    let sim = database.sim.clone();
+    let judge = |stored: &Stored, (): &()| {
+        if stored.version.closed {
+            return None;
+        }
+        let mut next = stored.clone();
+        let row = &mut next.version;
+        row.fence += 1;
+        row.state = StageState::Cancelled;
+        row.closed = true;
+        row.lease_owner = None;
+        row.lease_until = None;
+        Some((next, ()))
+    };
+    let note = |(): &(), stored: &Stored, (): &()| {
+        let (key, fence) = (stored.version.key.clone(), stored.version.fence);
+        sim.count(Fault::Cancelled);
+        sim.record(Record::FenceRaised { key: key.clone(), fence });
+        sim.record(Record::Closed { key });
+    };
+    database.guarded(vec![(key, ())], judge, note).await;
+}
