@@ -55,17 +55,16 @@ impl Delivering {
         };
         let mut cursor = Cursor::new(&*self.journal, after, &self.routing)?;
         let mut settled = Settled { position: after, end: Lsn::ZERO };
-        self.settle_what_was_before(&mut cursor, &mut settled, &stop).await?;
-        while !stop.is_requested() {
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.requested() => return Ok(()),
+                more = cursor.next() => more?,
+            }
             let mut batch =
                 Batch { events: Vec::new(), after, end: None, name: &self.sink.name, telemetry: &self.telemetry };
             let walked = cursor.walk(&mut batch);
             let Batch { events, end, .. } = batch;
-            if let Err(error) = walked {
-                self.halt(&error);
-                stop.requested().await;
-                return Ok(());
-            }
             if !self.write(&events, &mut settled, &stop).await {
                 return Ok(());
             }
@@ -73,13 +72,12 @@ impl Delivering {
                 settled = Settled { position: position.max(settled.position), end: end.max(settled.end) };
                 self.ledger.settle(&self.sink.name, settled);
             }
-            tokio::select! {
-                biased;
-                () = stop.requested() => return Ok(()),
-                more = cursor.next() => more?,
+            if let Err(error) = walked {
+                self.halt(&error);
+                stop.requested().await;
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Where to go on: the sink's own position where it keeps one, else the saved one, whichever is further.
@@ -94,25 +92,6 @@ impl Delivering {
                 }
                 Err(error) => self.fail(&error, &mut pause).await,
             }
-        }
-    }
-
-    /// Waits for the first parts. If there are none at once, everything in the journal was settled before.
-    async fn settle_what_was_before(&self, cursor: &mut Cursor, settled: &mut Settled, stop: &Shutdown) -> Result<()> {
-        let end = self.journal.appended();
-        let next = cursor.next();
-        tokio::pin!(next);
-        if let std::task::Poll::Ready(first) = futures_util::poll!(&mut next) {
-            return first;
-        }
-        if settled.position > Position::START {
-            settled.end = end;
-            self.ledger.settle(&self.sink.name, *settled);
-        }
-        tokio::select! {
-            biased;
-            () = stop.requested() => Ok(()),
-            first = next => first,
         }
     }
 
