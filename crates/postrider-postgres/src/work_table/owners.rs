@@ -104,12 +104,13 @@ async fn lock_again(options: &ConnectOptions, owner: OwnerId) -> Held {
     }
 }
 
-/// Waits for the lock where the server has not noticed yet that our last connection is gone.
+/// Waits for the lock where the server has not noticed yet that our last connection is gone, but not for ever: two tables opened
+/// for one owner would wait for each other.
 async fn lock(options: &ConnectOptions, owner: OwnerId) -> Result<Held> {
     let (client, connection) = connect_client(options).await?;
     let query = |error| map_client_error(Phase::Query, error);
     client
-        .batch_execute("SET lock_timeout = 0; SET statement_timeout = 0; SET application_name = 'postrider owner lock'")
+        .batch_execute("SET lock_timeout = '10s'; SET statement_timeout = 0; SET application_name = 'postrider owner lock'")
         .await
         .map_err(query)?;
     client.execute("SELECT pg_advisory_lock($1)", &[&owner.0.cast_signed()]).await.map_err(query)?;
