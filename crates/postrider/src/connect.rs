@@ -45,8 +45,8 @@ impl Patience<'_> {
                 Err(error) if error.kind().reaction() == Reaction::Retry => {
                     let trouble = error.report();
                     if told.as_ref() != Some(&trouble) {
-                        tracing::warn!("{what}: {trouble}; trying again until it works");
                         self.telemetry.update(|status| status.trouble = Some(trouble.clone()));
+                        tracing::warn!("{what}: {trouble}; trying again until it works");
                         told = Some(trouble);
                     }
                 }

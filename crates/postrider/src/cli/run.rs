@@ -47,11 +47,8 @@ async fn run(configuration: Configuration) -> Result<()> {
         Err(error) => Err(error),
     };
     console.abort();
-    match &outcome {
-        Ok(()) => tracing::info!("postrider ends in good order"),
-        Err(error) => tracing::error!("postrider ends: {}", error.report()),
-    }
-    outcome
+    // An error is printed once, by the caller.
+    outcome.inspect(|()| tracing::info!("postrider ends in good order"))
 }
 
 /// Everything that a run consists of. `None`: the end was asked for before it was there.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
+mod live;
+
 use expect_test::{Expect, expect};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -31,8 +33,11 @@ fn end_of(arguments: &[&str]) -> Ended {
     }
 }
 
-/// A port of loopback on which nobody listens: it was free a moment ago.
-fn closed_port() -> u16 {
+/// A port of loopback on which nobody listens, and nobody can without the rights of root.
+const SILENT_PORT: u16 = 1;
+
+/// A port of loopback that was free a moment ago.
+fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -119,7 +124,7 @@ fn an_unknown_key_is_named_with_its_line_and_a_suggestion() {
 #[test]
 fn a_server_that_does_not_answer_is_one_clear_error() {
     let dir = tempfile::tempdir().unwrap();
-    let file = configuration(dir.path(), closed_port(), closed_port());
+    let file = configuration(dir.path(), SILENT_PORT, free_port());
     let file = file.to_str().unwrap();
 
     let ended = end_of(&["setup", "-c", file]);
@@ -146,7 +151,7 @@ fn a_server_that_does_not_answer_is_one_clear_error() {
 #[test]
 fn setup_prints_the_publication_before_the_slot_without_a_server() {
     let dir = tempfile::tempdir().unwrap();
-    let file = configuration(dir.path(), closed_port(), 1);
+    let file = configuration(dir.path(), SILENT_PORT, 1);
     let ended = end_of(&["setup", "--print", "--role", "rider", "-c", file.to_str().unwrap()]);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     let publication = ended.stdout.find("CREATE PUBLICATION").unwrap();
@@ -168,7 +173,7 @@ fn explain_prints_the_page_of_a_code_and_refuses_others() {
     let pages: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(pages.as_array().unwrap().len(), 19);
     let ended = end_of(&["explain", "--configuration"]);
-    assert_eq!(ended.stdout, include_str!("../../../docs/configuration.md"));
+    assert_eq!(ended.stdout, include_str!("../../../../docs/configuration.md"));
 }
 
 #[test]
@@ -183,8 +188,8 @@ fn a_wrong_command_line_and_a_wrong_filter_are_configuration_errors() {
 #[test]
 fn a_run_without_a_server_is_alive_but_not_ready_and_ends_when_told() {
     let dir = tempfile::tempdir().unwrap();
-    let console_port = closed_port();
-    let file = configuration(dir.path(), closed_port(), console_port);
+    let console_port = free_port();
+    let file = configuration(dir.path(), SILENT_PORT, console_port);
     let mut run = Running::start(&file);
 
     run.wait_for_log("trying again");
