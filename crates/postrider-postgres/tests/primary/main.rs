@@ -1,5 +1,5 @@
 //! What we ask of the primary on ordinary connections, on a real server.
-#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
 mod check;
 mod database;
