@@ -11,7 +11,7 @@ use crate::telemetry::Telemetry;
 use crate::world::World;
 use postrider_core::error::{Reaction, Result};
 use postrider_core::frontier::Frontier;
-use postrider_core::ports::{Confirmer, Journal, PositionStore};
+use postrider_core::ports::{BoxFuture, Confirmer, Journal, PositionStore};
 use postrider_core::position::{Lsn, Position};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,17 +40,16 @@ pub(crate) struct Confirming {
 }
 
 impl Confirming {
-    /// Confirms until `stop`; then saves the positions and says the last word to the server.
+    /// Confirms until `stop`; then once more, all that is settled by now, and saves the positions.
     pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
         let mut frontier = Frontier::new(self.required.iter().cloned());
         let mut saved = BTreeMap::new();
         let mut pause = Pause::new(&settings.limits);
         let mut durable = self.journal.durable();
         let mut save = self.world.sleep(settings.periods.positions);
-        let world = self.world.clone();
+        let mut sync = self.sync(durable);
         loop {
             self.confirm(&mut frontier, settings.ack, durable);
-            let journal = self.journal.clone();
             tokio::select! {
                 biased;
                 // 1. the end
@@ -60,7 +59,10 @@ impl Confirming {
                 // 3. a consumer settled more
                 () = self.ledger.changed() => {}
                 // 4. the journal is durable further on
-                end = async { world.sleep(SYNC_PERIOD).await; journal.durable_past(durable).await } => durable = end?,
+                end = &mut sync => {
+                    durable = end?;
+                    sync = self.sync(durable);
+                }
                 // 5. time to save the positions
                 () = &mut save => {
                     let period = self.save(&mut saved, &mut pause, settings).await?;
@@ -69,6 +71,16 @@ impl Confirming {
             }
         }
         self.finish(&mut frontier, &mut saved, settings).await
+    }
+
+    /// Waits until the journal is durable further than `durable`. It goes on over the turns of the loop: consumers that settle
+    /// without a pause must not put it off.
+    fn sync(&self, durable: Lsn) -> BoxFuture<'static, Result<Lsn>> {
+        let (world, journal) = (self.world.clone(), self.journal.clone());
+        Box::pin(async move {
+            world.sleep(SYNC_PERIOD).await;
+            journal.durable_past(durable).await
+        })
     }
 
     fn confirm(&self, frontier: &mut Frontier, ack: Ack, durable: Lsn) {
@@ -148,10 +160,6 @@ impl Confirming {
         }
         self.confirm(frontier, settings.ack, durable);
         self.save(saved, &mut Pause::new(&settings.limits), settings).await?;
-        let confirmer = self.confirmer.borrow().clone();
-        match confirmer {
-            Some(confirmer) => confirmer.finish().await,
-            None => Ok(()),
-        }
+        Ok(())
     }
 }

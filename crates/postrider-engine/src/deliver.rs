@@ -53,7 +53,15 @@ impl Delivering {
             () = stop.requested() => return Ok(()),
             after = self.resume() => after?,
         };
-        let mut cursor = Cursor::new(&*self.journal, after, &self.routing)?;
+        let mut cursor = match Cursor::new(&*self.journal, after, &self.routing) {
+            Ok(cursor) => cursor,
+            Err(error) => {
+                // The journal no longer has what this sink lacks: it stands still, and nobody else does.
+                self.halt(&error);
+                stop.requested().await;
+                return Ok(());
+            }
+        };
         let mut settled = Settled { position: after, end: Lsn::ZERO };
         loop {
             tokio::select! {
@@ -102,10 +110,12 @@ impl Delivering {
         let label = ConsumerLabel { consumer: self.sink.name.to_string() };
         while !rest.is_empty() {
             let chunk = &rest[..chunk_len(rest, &self.limits)];
+            let (world, finish) = (self.world.clone(), self.limits.finish);
             let written = tokio::select! {
                 biased;
-                () = stop.requested() => return false,
                 written = self.sink.sink.write(chunk) => written,
+                // What is on its way may arrive: cut off, it would be sent again.
+                () = async { stop.requested().await; world.sleep(finish).await } => return false,
             };
             if let Some(last) = chunk[..written.settled].last() {
                 // A message shares its ordinal with the change after it, so within a transaction the last position may
@@ -128,9 +138,9 @@ impl Delivering {
         true
     }
 
-    /// What the log holds cannot be made an event: this sink stands still and keeps its position, the others go on.
+    /// It cannot go on without losing something: this sink stands still and keeps its position, the others go on.
     fn halt(&self, error: &Error) {
-        tracing::error!(sink = %self.sink.name, error = error.report(), "a sink stands still: a change cannot be made an event; nothing is skipped");
+        tracing::error!(sink = %self.sink.name, error = error.report(), "a sink stands still; nothing is skipped");
         self.trouble(Some(error.report()));
     }
 

@@ -26,7 +26,7 @@ use crate::telemetry::{ConsumerLabel, Telemetry};
 use crate::world::World;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use postrider_core::error::{Error, Reaction, Result};
+use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::outcome::Outcome;
 use postrider_core::ports::{
     BoxFuture, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Journal, OpenRows, PositionStore, Reading,
@@ -67,8 +67,8 @@ pub(crate) struct Executing {
 /// Something on its way, or nothing.
 type Flight<T> = Option<BoxFuture<'static, T>>;
 
-/// One page of the open rows, with the reader to go on with; no reader at the end.
-type Page = Result<(Option<Box<dyn OpenRows>>, Vec<WorkVersion>)>;
+/// One page of the open rows, with the reader to go on with; an empty page is the end.
+type Page = Result<(Box<dyn OpenRows>, Vec<WorkVersion>)>;
 
 /// All that is on its way. One statement of each kind at a time.
 #[derive(Default)]
@@ -107,6 +107,7 @@ struct Loop {
     loading: bool,
     /// Versions that this snapshot sees were read at start.
     snapshot: Option<Snapshot>,
+    consumer: Arc<str>,
     settled: Settled,
     pause: Pause,
     /// The database failed: no statement before this time of our own clock.
@@ -120,7 +121,13 @@ impl Executing {
     /// Executes stages until `stop`, then until what is on its way has landed or the drain time is over.
     pub(crate) async fn run(self, stop: Shutdown) -> Result<()> {
         let after = self.positions.load(CONSUMER)?.unwrap_or(Position::START);
-        let cursor = Cursor::new(&*self.journal, after, &self.routing)?;
+        let cursor = match Cursor::new(&*self.journal, after, &self.routing) {
+            // The rows are the truth and are read at start: what the journal no longer has is not missed.
+            Err(error) if error.kind() == ErrorKind::JournalForeign => {
+                Cursor::new(&*self.journal, Position::START, &self.routing)?
+            }
+            cursor => cursor?,
+        };
         let state = State::new(
             self.work.settings.clone(),
             self.limits,
@@ -137,6 +144,7 @@ impl Executing {
             cursor,
             loading: true,
             snapshot: None,
+            consumer: CONSUMER.into(),
             settled: Settled { position: after, end: Lsn::ZERO },
             pause,
             resume_at: None,
@@ -349,28 +357,26 @@ impl Loop {
             // The load begins anew; a sweep is left to the next one.
             Err(error) => return self.fail(error),
         };
-        if self.loading {
-            for row in rows {
-                self.state.observe_version(row, 0);
-            }
-        } else {
-            self.state.suspect(&rows);
-        }
-        match reader {
-            Some(reader) => {
-                if self.loading {
-                    self.snapshot = Some(reader.snapshot().clone());
+        match (rows.is_empty(), self.loading) {
+            (false, true) => {
+                for row in rows {
+                    self.state.observe_version(row, 0);
                 }
                 self.flights.page = Some(Box::pin(next_page(reader)));
             }
-            None if self.loading => {
+            (false, false) => {
+                self.state.suspect(&rows);
+                self.flights.page = Some(Box::pin(next_page(reader)));
+            }
+            (true, true) => {
                 self.loading = false;
+                self.snapshot = Some(reader.snapshot().clone());
                 self.executing.telemetry.update(|status| status.work_ready = true);
             }
-            None if !self.state.suspects().is_empty() => {
+            (true, false) if !self.state.suspects().is_empty() => {
                 self.second_look_at = Some(self.executing.world.now().after(SECOND_LOOK));
             }
-            None => {}
+            (true, false) => {}
         }
         Ok(())
     }
@@ -384,7 +390,7 @@ impl Loop {
         };
         self.cursor.walk(&mut versions)?;
         if self.state.may_forget() && self.settled.end > Lsn::ZERO {
-            self.executing.ledger.settle(&Arc::from(CONSUMER), self.settled);
+            self.executing.ledger.settle(&self.consumer, self.settled);
         }
         Ok(())
     }
@@ -415,10 +421,10 @@ impl Loop {
     /// The next time at which something must start although nothing happens.
     fn until_alarm(&mut self) -> Option<Duration> {
         let now = self.executing.world.now();
-        if self.resume_at.is_some() {
+        if self.resume_at.is_some() || self.drain_until.is_some() {
             return self.until(self.resume_at);
         }
-        let timer = if self.drain_until.is_some() { None } else { self.state.until_next_timer() };
+        let timer = self.state.until_next_timer();
         let owners = self.state.owners_mut().until_ask(now).filter(|_| self.flights.owners.is_none());
         let sweep =
             self.until(Some(self.sweep_at)).filter(|_| self.flights.page.is_none() && self.second_look_at.is_none());
@@ -503,7 +509,7 @@ impl Visit for Versions<'_> {
 
 async fn next_page(mut reader: Box<dyn OpenRows>) -> Page {
     let rows = reader.next_page().await?;
-    Ok(if rows.is_empty() { (None, rows) } else { (Some(reader), rows) })
+    Ok((reader, rows))
 }
 
 /// Waits for a flight to land, for ever if there is none.

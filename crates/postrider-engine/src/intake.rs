@@ -12,7 +12,7 @@ use crate::world::World;
 use postrider_core::assemble::Assembler;
 use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::frame::{Frame, FrameBatch, FrameError};
-use postrider_core::ports::{Confirmer, JournalWriter, LogReader, LogSession, LogSource};
+use postrider_core::ports::{Confirmer, JournalWriter, LogSession, LogSource};
 use postrider_core::position::Lsn;
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::TransactionBatch;
@@ -22,6 +22,9 @@ use tokio::sync::watch;
 
 /// Least time between two marks while the server does not wait for one.
 const MARK_PERIOD: Duration = Duration::from_secs(1);
+
+/// Longest pause while another process reads from the slot: its death must be noticed within seconds.
+const SLOT_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// What intake works with.
 #[derive(Debug)]
@@ -52,9 +55,8 @@ impl Intake {
             };
             let ended = match session {
                 Ok(session) => {
-                    pause.reset();
                     self.connected(&session);
-                    self.read(session.reader, &*session.confirmer, &stop).await
+                    self.read(session, &mut pause, &stop).await
                 }
                 Err(error) => Err(error),
             };
@@ -71,10 +73,14 @@ impl Intake {
                     "the replication stream ended; it is opened again from the journal's end"
                 );
             }
+            let mut span = pause.next(self.world.random());
+            if error.kind() == ErrorKind::SlotInUse {
+                span = span.min(SLOT_RETRY_MAX);
+            }
             tokio::select! {
                 biased;
                 () = stop.requested() => return Ok(()),
-                () = self.world.sleep(pause.next(self.world.random())) => {}
+                () = self.world.sleep(span) => {}
             }
         }
     }
@@ -99,7 +105,8 @@ impl Intake {
     }
 
     /// Reads one connection until it ends (`Err`) or `stop` (`Ok`).
-    async fn read(&mut self, mut reader: Box<dyn LogReader>, confirmer: &dyn Confirmer, stop: &Shutdown) -> Result<()> {
+    async fn read(&mut self, session: LogSession, pause: &mut Pause, stop: &Shutdown) -> Result<()> {
+        let LogSession { mut reader, confirmer } = session;
         let mut batch = TransactionBatch::new();
         loop {
             let frames = tokio::select! {
@@ -107,6 +114,7 @@ impl Intake {
                 () = stop.requested() => return Ok(()),
                 frames = reader.read() => frames?,
             };
+            pause.reset();
             self.assemble(&frames, &mut batch)?;
             if !batch.is_empty() {
                 self.append(&batch)?;

@@ -13,7 +13,9 @@ use crate::telemetry::Telemetry;
 use crate::world::World;
 use postrider_core::assemble::Assembler;
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{Journal, JournalWriter, LogSource, PositionStore, Primary, Sink, StageCaller, WorkTable};
+use postrider_core::ports::{
+    Confirmer, Journal, JournalWriter, LogSource, PositionStore, Primary, Sink, StageCaller, WorkTable,
+};
 use postrider_core::route::Routing;
 use postrider_core::time::Timestamp;
 use std::future::Future;
@@ -74,7 +76,7 @@ pub async fn run(parts: Parts, settings: Settings, shutdown: Shutdown) -> Result
     let mut confirming = JoinSet::new();
     let mut reading = JoinSet::new();
     let world = parts.world.clone();
-    start(parts, &settings, &stops, [&mut acting, &mut confirming, &mut reading]);
+    let confirmer = start(parts, &settings, &stops, [&mut acting, &mut confirming, &mut reading]);
     let first_end = tokio::select! {
         biased;
         () = shutdown.requested() => Ok(()),
@@ -90,16 +92,25 @@ pub async fn run(parts: Parts, settings: Settings, shutdown: Shutdown) -> Result
     let confirmed = all_end(&mut confirming, &*world, limits.finish).await;
     stops.reading.request();
     let read = all_end(&mut reading, &*world, limits.finish).await;
-    first_end.and(acted).and(confirmed).and(read)
+    let last = confirmer.borrow().clone();
+    let closed = match last {
+        Some(confirmer) => confirmer.finish().await,
+        None => Ok(()),
+    };
+    first_end.and(acted).and(confirmed).and(read).and(closed)
 }
 
-fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<Result<()>>; 3]) {
+/// The connection of the moment, to be closed in order at the end.
+type LastWord = watch::Receiver<Option<Arc<dyn Confirmer>>>;
+
+fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<Result<()>>; 3]) -> LastWord {
     let [acting, confirming, reading] = sets;
     let Parts { source, writer, journal, positions, primary, routing, work, sinks, world, telemetry } = parts;
     let ledger = Ledger::default();
     let guard = Arc::new(AtomicBool::new(false));
     let clock = ServerClock::new(world.clone());
     let (confirmer, confirmer_seen) = watch::channel(None);
+    let last_word = confirmer_seen.clone();
     let appended = journal.appended();
     let (received, received_seen) = watch::channel(appended);
     telemetry.update(|status| status.work_ready = work.is_none());
@@ -147,6 +158,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         let execute = Executing { work, journal, positions, routing, ledger, limits, periods, clock, world, telemetry };
         spawn(acting, settings, &stops.acting, |_, stop| execute.run(stop));
     }
+    last_word
 }
 
 fn spawn<F>(
