@@ -37,7 +37,7 @@ const WRITER: &str = r#"
     BEGIN
         FOR t IN first .. first + transactions - 1 LOOP
             INSERT INTO outbox_event (aggregate_key, event_type, payload)
-            SELECT 'quote-' || (t * 7919 + r) % 1000003, 'quote.priced',
+            SELECT 'quote-' || (t::bigint * 7919 + r) % 1000003, 'quote.priced',
                    ('{"quote_id": "' || t || '-' || r || '", "premium": ' || (t * 31 + r) % 100000 || '.50, "currency": "EUR", '
                     '"broker": "broker-' || t % 997 || '", "product": "commercial-property", "status": "PRICED", "note": "'
                     || substr(repeat(md5(t::text || r::text), 1 + (padding / 32)::int), 1, 32 + padding::int) || '"}')::jsonb

@@ -12,8 +12,8 @@ use xtask::error::{Context, Error, Result};
 use crate::Bench;
 use crate::backlog::{self, Load};
 use crate::figure::{Better, Figure, Goal, Report};
-use crate::measure::Tally;
-use crate::process::cpu_of_ended_children;
+use crate::measure::{Tally, median};
+use crate::process::{cpu_of_ended_children, cpu_of_server};
 use crate::recvlogical::{self, Format};
 use crate::server::Server;
 
@@ -77,6 +77,7 @@ const SETTINGS: [(&str, &str); 4] =
 struct Drained {
     wall: Duration,
     cpu: Duration,
+    server_cpu: Duration,
 }
 
 impl Bench for Drain {
@@ -139,15 +140,18 @@ fn figures(case: &Case, load: Load, ours: &[Drained], other: &[Drained], to_file
     let rows = load.rows() as f64;
     let speed = |all: &[Drained]| all.iter().map(|one| rows / one.wall.as_secs_f64()).collect();
     let cpu = |all: &[Drained]| all.iter().map(|one| one.cpu.as_secs_f64()).collect();
-    let mut extra = Map::new();
-    extra.insert("rows".into(), json!(load.rows()));
-    let with = |name: &str, value: f64| {
-        let mut extra = extra.clone();
-        extra.insert(name.into(), Value::from((value * 1e3).round() / 1e3));
-        extra
+    let server_cpu = |all: &[Drained]| {
+        json!(median(&all.iter().map(|one| one.server_cpu.as_secs_f64()).collect::<Vec<_>>()))
     };
-    let speed_extra = with("other_to_file_once", rows / to_file.wall.as_secs_f64());
-    let cpu_extra = with("other_to_file_once", to_file.cpu.as_secs_f64());
+    let extra = |to_file: f64| {
+        let members = [
+            ("rows", json!(load.rows())),
+            ("other_to_file_once", json!((to_file * 1e3).round() / 1e3)),
+            ("ours_server_cpu_s", server_cpu(ours)),
+            ("other_server_cpu_s", server_cpu(other)),
+        ];
+        members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>()
+    };
     [
         Figure {
             case: case.name.into(),
@@ -157,7 +161,7 @@ fn figures(case: &Case, load: Load, ours: &[Drained], other: &[Drained], to_file
             other_name: recvlogical::NAME,
             other: speed(other),
             goal: Some(Goal::Ratio(case.least_speed_ratio)),
-            extra: speed_extra,
+            extra: extra(rows / to_file.wall.as_secs_f64()),
         },
         Figure {
             case: case.name.into(),
@@ -167,7 +171,7 @@ fn figures(case: &Case, load: Load, ours: &[Drained], other: &[Drained], to_file
             other_name: recvlogical::NAME,
             other: cpu(other),
             goal: Some(Goal::Ratio(LEAST_CPU_RATIO)),
-            extra: cpu_extra,
+            extra: extra(to_file.cpu.as_secs_f64()),
         },
     ]
 }
@@ -180,7 +184,7 @@ async fn drain_ours(server: &Server, end: &str) -> Result<(Tally, Drained)> {
     let mut command = Command::new(std::env::current_exe().context(|| "cannot find this program")?);
     command.args(["read", "--url", &server.url(), "--slot", SLOT, "--end", end, "--journal"]).arg(&journal);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let (drained, said) = timed(&mut command)?;
+    let (drained, said) = timed(server, &mut command)?;
     backlog::check_and_drop_slot(server, SLOT, end).await?;
     fs::remove_dir_all(&journal).context(|| "cannot remove the journal")?;
     let said: Value = serde_json::from_slice(&said).context(|| "the reader did not say what it read")?;
@@ -191,7 +195,7 @@ async fn drain_ours(server: &Server, end: &str) -> Result<(Tally, Drained)> {
 async fn drain_other(server: &Server, end: &str, output: &Path, format: Format) -> Result<Drained> {
     const SLOT: &str = "other";
     backlog::copy_slot(server, SLOT).await?;
-    let (drained, _) = timed(&mut recvlogical::command(server, SLOT, end, output, format))?;
+    let (drained, _) = timed(server, &mut recvlogical::command(server, SLOT, end, output, format))?;
     backlog::check_and_drop_slot(server, SLOT, end).await?;
     Ok(drained)
 }
@@ -207,7 +211,9 @@ async fn drain_to_file(server: &Server, end: &str) -> Result<(Tally, Drained)> {
 }
 
 /// From the start of a process to its end, and what it printed.
-fn timed(command: &mut Command) -> Result<(Drained, Vec<u8>)> {
+fn timed(server: &Server, command: &mut Command) -> Result<(Drained, Vec<u8>)> {
+    let postmaster = server.postmaster()?;
+    let server_cpu_before = cpu_of_server(postmaster);
     let cpu_before = cpu_of_ended_children();
     let began = Instant::now();
     let output = command.stderr(Stdio::inherit()).output().context(|| "cannot start a side")?;
@@ -215,7 +221,9 @@ fn timed(command: &mut Command) -> Result<(Drained, Vec<u8>)> {
     if !output.status.success() {
         return Err(Error::new(format!("a side failed ({})", output.status)));
     }
-    Ok((Drained { wall, cpu: cpu_of_ended_children() - cpu_before }, output.stdout))
+    let cpu = cpu_of_ended_children() - cpu_before;
+    let server_cpu = cpu_of_server(postmaster).saturating_sub(server_cpu_before);
+    Ok((Drained { wall, cpu, server_cpu }, output.stdout))
 }
 
 fn fresh(dir: PathBuf) -> Result<PathBuf> {
@@ -226,6 +234,7 @@ fn fresh(dir: PathBuf) -> Result<PathBuf> {
 }
 
 fn say(drained: Option<&Drained>) -> String {
-    let Drained { wall, cpu } = drained.copied().unwrap_or_default();
-    format!("{:.2} s with {:.2} s of processor", wall.as_secs_f64(), cpu.as_secs_f64())
+    let Drained { wall, cpu, server_cpu } = drained.copied().unwrap_or_default();
+    let [wall, cpu, server_cpu] = [wall, cpu, server_cpu].map(|time| time.as_secs_f64());
+    format!("{wall:.2} s, processor {cpu:.2} s, server's {server_cpu:.2} s")
 }
