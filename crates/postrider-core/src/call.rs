@@ -1,4 +1,7 @@
-//! What a request to a stage says: its key and its body, the same on every attempt.
+//! What: makes the request for a claim: its key and its body, the same on every attempt.
+//! Where: after *claim*; the request leaves through the stage caller.
+//! Takes and gives: a claim and its stage's policy; a [`StageCall`].
+//! Never: puts into key or body what changes from attempt to attempt.
 
 use crate::ports::{Claim, StageCall};
 use crate::stage::StagePolicy;

@@ -1,4 +1,7 @@
-//! Reading rows by key, with the snapshot that they were read in.
+//! What: reads work rows by key, with the snapshot that they were read in.
+//! Where: beside the walk: after a *claim* or a *checkpoint* that left rows in doubt.
+//! Takes and gives: keys; the rows that are there, closed ones too, and the snapshot.
+//! Never: locks a row, or reads a payload.
 
 use std::sync::Arc;
 
