@@ -114,6 +114,8 @@ pub struct Hits {
     pub crashes: BTreeMap<(Point, Side), u64>,
     pub freezes: BTreeMap<(Point, Side), u64>,
     pub faults: BTreeMap<Fault, u64>,
+    /// What the engine itself counted.
+    pub seen: BTreeMap<&'static str, u64>,
 }
 
 impl Hits {
@@ -125,6 +127,7 @@ impl Hits {
         ] {
             theirs.iter().for_each(|(at, count)| *mine.entry(*at).or_default() += count);
         }
+        other.seen.iter().for_each(|(what, count)| *self.seen.entry(what).or_default() += count);
         other.faults.iter().for_each(|(fault, count)| *self.faults.entry(*fault).or_default() += count);
     }
 
@@ -149,6 +152,11 @@ impl Hits {
             let count = self.faults.get(fault).copied().unwrap_or(0);
             missing += usize::from(count == 0);
             text += &format!("{:<60}{count:>8}\n", fault.as_str());
+        }
+        text += &format!("{:<60}{:>8}\n", "counted by the engine", "times");
+        for (what, count) in &self.seen {
+            missing += usize::from(*count == 0);
+            text += &format!("{what:<60}{count:>8}\n");
         }
         (text, missing)
     }

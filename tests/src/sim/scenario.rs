@@ -25,6 +25,9 @@ const PROCESSES: usize = 2;
 /// Virtual time in microseconds after which a seed that has not come to rest has lost something.
 const GIVE_UP: u64 = 300_000_000;
 
+/// Between rest and the last look at what the processes still hold: the log shows them their own last writes.
+const SETTLE: Duration = Duration::from_millis(500);
+
 /// What a seed is run with.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario {
@@ -116,7 +119,9 @@ impl Scenario {
         sim.end_faults();
         let rested = rest(&sim, &database, &machines, self.rows).await;
         let elapsed = Duration::from_micros(sim.clock.now());
+        sim.clock.sleep(SETTLE).await;
         for (machine, life) in machines.iter().zip(lives) {
+            machine.judge_rest();
             machine.last.request();
             life.await.unwrap();
         }
@@ -193,6 +198,25 @@ impl Machine {
             let trouble = format!("process {} ended: {}", self.number, error.report());
             self.troubles.lock().unwrap().push(trouble);
         }
+    }
+
+    /// Nothing is left to do: the executor holds no row, and the log has brought every one it had to work on.
+    fn judge_rest(&self) {
+        let lives = self.telemetry.lock().unwrap();
+        let mut troubles = self.troubles.lock().unwrap();
+        let held = lives.last().map_or(0, |telemetry| telemetry.open_rows.get());
+        if held != 0 {
+            troubles.push(format!("process {} still holds {held} rows at rest", self.number));
+        }
+        let total = |count: fn(&Telemetry) -> u64| lives.iter().map(|telemetry| count(telemetry)).sum::<u64>();
+        let hits = total(|telemetry| telemetry.sweep_hits.get());
+        if hits != 0 {
+            troubles.push(format!("the sweep of process {} found {hits} rows that the log had not brought", self.number));
+        }
+        self.sim.count_seen("stale checkpoints", total(|telemetry| telemetry.stale_checkpoints.get()));
+        self.sim.count_seen("take-overs", total(|telemetry| telemetry.take_overs.get()));
+        self.sim.count_seen("claims lost to another executor", total(|telemetry| telemetry.claims_lost.get()));
+        self.sim.count_seen("reconnects", total(|telemetry| telemetry.reconnects.get()));
     }
 
     fn parts(&self, process: &Arc<Process>, telemetry: Arc<Telemetry>) -> Parts {

@@ -19,6 +19,9 @@ use tokio::sync::Notify;
 /// 2026-01-01 00:00 UTC in microseconds: where the server's clock starts.
 const START_MICROS: i64 = 1_767_225_600_000_000;
 
+/// More awaits than these without any time between are a loop that spins.
+const AWAITS_AT_ONCE_MAX: u32 = 20_000;
+
 /// A defect that is built in on purpose; each breaks one invariant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
@@ -48,6 +51,8 @@ pub struct Sim {
     pub bug: Option<Bug>,
     /// Share of statements, requests and writes that meet a fault, in thousandths.
     pub fault_rate: u64,
+    /// The time of the last await, and how many there were at that time.
+    crowd: Mutex<(u64, u32)>,
     faults_on: AtomicBool,
     chance: Mutex<fastrand::Rng>,
     history: Mutex<Vec<Record>>,
@@ -87,6 +92,7 @@ impl Sim {
             clock,
             bug,
             fault_rate,
+            crowd: Mutex::default(),
             faults_on: AtomicBool::new(true),
             chance: Mutex::new(fastrand::Rng::with_seed(seed)),
             history: Mutex::default(),
@@ -148,6 +154,19 @@ impl Sim {
         *self.hits.lock().unwrap().faults.entry(fault).or_default() += 1;
     }
 
+    /// A loop that spins would stop the virtual time for ever.
+    fn assert_time_goes_on(&self, point: Point) {
+        let now = self.clock.now();
+        let mut crowd = self.crowd.lock().unwrap();
+        *crowd = if crowd.0 == now { (now, crowd.1 + 1) } else { (now, 0) };
+        assert!(crowd.1 < AWAITS_AT_ONCE_MAX, "a loop spins at {}", point.as_str());
+    }
+
+    /// The engine counted something of its own.
+    pub fn count_seen(&self, what: &'static str, times: u64) {
+        *self.hits.lock().unwrap().seen.entry(what).or_default() += times;
+    }
+
     pub fn take_history(&self) -> Vec<Record> {
         std::mem::take(&mut self.history.lock().unwrap())
     }
@@ -195,6 +214,7 @@ impl Process {
     /// One await of a port: here the process may crash or stop.
     pub async fn point(&self, point: Point, side: Side) {
         *self.sim.hits.lock().unwrap().passes.entry((point, side)).or_default() += 1;
+        self.sim.assert_time_goes_on(point);
         self.suffer(point, side);
         loop {
             if self.is_dead() {
@@ -273,6 +293,7 @@ impl World for ProcessWorld {
         let process = self.0.clone();
         let sleep = process.sim.clock.sleep(span);
         Box::pin(async move {
+            process.point(Point::Sleep, Side::Dispatch).await;
             sleep.await;
             process.point(Point::Sleep, Side::Completion).await;
         })
