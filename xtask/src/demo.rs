@@ -152,14 +152,6 @@ impl Sabotage {
 fn build() -> Result<PathBuf> {
     let own = std::env::current_exe().context(|| "cannot find this program")?;
     let binaries = own.parent().ok_or_else(|| Error::new("this program is in no folder"))?.to_path_buf();
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--package", "postrider", "--package", "quoting-service"]);
-    if binaries.file_name().is_some_and(|name| name == "release") {
-        cargo.arg("--release");
-    }
-    if let Some(target) = binaries.parent() {
-        cargo.arg("--target-dir").arg(target);
-    }
-    workspace::run(&mut cargo)?;
+    workspace::build_programs(&binaries)?;
     Ok(binaries)
 }

@@ -30,6 +30,22 @@ pub fn run(command: &mut Command) -> Result<()> {
     if status.success() { Ok(()) } else { Err(Error::new(format!("`{line}` failed ({status})"))) }
 }
 
+/// Builds the programs of the demo and of the tests of the whole into `binaries`, a profile's folder such as `target/debug`.
+///
+/// # Errors
+/// When they cannot be built; the compiler has said why.
+pub fn build_programs(binaries: &Path) -> Result<()> {
+    let mut cargo = cargo();
+    cargo.args(["build", "--package", "postrider", "--package", "quoting-service"]);
+    if binaries.file_name().is_some_and(|name| name == "release") {
+        cargo.arg("--release");
+    }
+    if let Some(target) = binaries.parent() {
+        cargo.arg("--target-dir").arg(target);
+    }
+    run(&mut cargo)
+}
+
 /// The command as one would type it.
 pub fn line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
