@@ -482,10 +482,10 @@ impl Visit for Versions<'_> {
     fn visit(&mut self, head: &PartHead, position: Position, route: Route<'_>) -> Result<()> {
         match route {
             Route::Work(row) => {
-                if self.was_read(head.xid) {
-                    return Ok(());
-                }
+                let was_read = self.was_read(head.xid);
                 match shape::work_change(&row) {
+                    Ok(WorkChange::Version { version, .. }) if was_read => self.state.observe_read(version, head.xid),
+                    Ok(WorkChange::Gone(_)) if was_read => {}
                     Ok(change) => self.observe(change, head.xid),
                     // The row stays as it is, and so does every other: one that nobody can read is for a person.
                     Err(error) => self.alarm(position, &Error::from(error).report()),

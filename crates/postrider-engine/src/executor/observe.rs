@@ -31,6 +31,19 @@ impl State {
         self.place(version, xid, known);
     }
 
+    /// A version came through the log that the read at start saw, too: nothing new, but for a row that we wrote before that
+    /// read. A read that failed was begun anew, so it can have seen our own outcome, and the log shows it only here.
+    pub(crate) fn observe_read(&mut self, version: WorkVersion, xid: u32) {
+        let rank = Rank::of(&version);
+        let awaited = self
+            .rows
+            .row(&version.key)
+            .is_some_and(|row| row.is_busy() || (matches!(row.phase, Phase::Finished) && rank == row.rank));
+        if awaited {
+            self.observe_version(version, xid);
+        }
+    }
+
     /// The row was deleted.
     pub(crate) fn observe_gone(&mut self, key: &WorkKey) {
         if self.rows.row(key).is_some_and(|row| !row.is_busy()) {
