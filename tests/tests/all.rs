@@ -1,1 +1,5 @@
+//! The one integration binary: the simulation, and the whole on real servers.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
+
 mod sim;

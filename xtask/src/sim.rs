@@ -19,17 +19,11 @@ pub(crate) struct Sim {
 }
 
 impl Sim {
-    /// The simulation of this many seeds.
-    pub(crate) fn seeds(count: u32) -> Self {
-        Self { seeds: Some(count), seed: None }
-    }
-
     pub(crate) fn run(self) -> Result<()> {
         workspace::run(&mut self.command())
     }
 
-    /// The command that runs it.
-    pub(crate) fn command(&self) -> Command {
+    fn command(&self) -> Command {
         let mut command = workspace::cargo();
         command.args(["run", "--quiet", "--package", "postrider-tests", "--bin", "sim", "--"]);
         if let Some(seeds) = self.seeds {

@@ -7,22 +7,18 @@ use clap::{Args, ValueEnum as _};
 
 use crate::error::{Context, Result};
 use crate::services::Service;
-use crate::sim::Sim;
 use crate::workspace;
 
-/// Run every test: the workspace's, on real servers, and the simulation.
+/// Run every test: the workspace's, on real servers and in the simulation; `cargo x sim` runs more seeds of that.
 #[derive(Debug, Args)]
 pub(crate) struct Test {
     /// Leave out the tests that need this server: those in modules named `needs_NAME`.
     #[arg(long, value_name = "NAME")]
     without: Vec<Service>,
-    /// Run only the tests whose name contains this; the simulation is then left out.
+    /// Run only the tests whose name contains this.
     #[arg(last = true)]
     filter: Option<String>,
 }
-
-/// How many seeds the simulation runs here; `cargo x sim --seeds N` runs more.
-const SEEDS: u32 = 1_000;
 
 /// What has been counted, over all that ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,9 +36,6 @@ impl Test {
         }
         let mut tally = Tally::default();
         run_counted(&mut self.cargo_test(), self.filter.is_none(), &mut tally)?;
-        if self.filter.is_none() {
-            run_counted(&mut Sim::seeds(SEEDS).command(), true, &mut tally)?;
-        }
         println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
         Ok(tally.failed == 0)
     }

@@ -389,8 +389,19 @@ pub fn routing() -> Routing {
 pub fn description(oid: u32) -> Vec<u8> {
     let (name, names, keys): (_, &[&str], usize) = if oid == WORK_OID {
         let names = &[
-            "group_id", "quote_id", "stage", "stage_state", "attempt_count", "deferral_count", "fence", "epoch",
-            "next_attempt_at", "lease_until", "lease_owner", "closed_at", "payload",
+            "group_id",
+            "quote_id",
+            "stage",
+            "stage_state",
+            "attempt_count",
+            "deferral_count",
+            "fence",
+            "epoch",
+            "next_attempt_at",
+            "lease_until",
+            "lease_owner",
+            "closed_at",
+            "payload",
         ];
         ("pending_work", names, 2)
     } else {

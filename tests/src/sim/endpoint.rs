@@ -202,8 +202,7 @@ impl Receivers {
         let body_hash = if keyed && sim.has(Bug::AnswerNotStored) { sim.random() } else { stored };
         self.give(request, body_hash);
         if keyed {
-            let answer =
-                Answer { status: 200, declared: Some(Declared::Done), replayed: true, retry_after: None };
+            let answer = Answer { status: 200, declared: Some(Declared::Done), replayed: true, retry_after: None };
             return Some(Outcome::Answered(answer));
         }
         Some(answered(200, Some(Declared::AlreadyDone), None))
@@ -282,11 +281,8 @@ impl Request {
         let parts: Vec<&str> = call.idempotency_key.split('/').collect();
         let [group, quote, stage, epoch] = parts[..] else { unreachable!("the keys of the simulation are plain") };
         assert_eq!(stage, call.stage.as_str(), "the key names the stage");
-        let work = WorkStep {
-            key: WorkKey::new([group, quote]),
-            stage: call.stage.clone(),
-            epoch: epoch.parse().unwrap(),
-        };
+        let work =
+            WorkStep { key: WorkKey::new([group, quote]), stage: call.stage.clone(), epoch: epoch.parse().unwrap() };
         Request { key: call.idempotency_key.as_str().into(), fingerprint: hasher.finish(), work }
     }
 }

@@ -140,11 +140,7 @@ impl Hits {
                 let count = |map: &BTreeMap<_, u64>| map.get(&(*point, *side)).copied().unwrap_or(0);
                 let (passes, crashes, freezes) = (count(&self.passes), count(&self.crashes), count(&self.freezes));
                 missing += usize::from(passes == 0) + usize::from(crashes == 0);
-                text += &format!(
-                    "{:<24}{:<12}{passes:>12}{crashes:>10}{freezes:>10}\n",
-                    point.as_str(),
-                    side.as_str()
-                );
+                text += &format!("{:<24}{:<12}{passes:>12}{crashes:>10}{freezes:>10}\n", point.as_str(), side.as_str());
             }
         }
         text += &format!("{:<60}{:>8}\n", "fault", "times");

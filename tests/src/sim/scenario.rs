@@ -23,10 +23,10 @@ use std::time::Duration;
 /// Executors on the one database.
 const PROCESSES: usize = 2;
 /// Virtual time in microseconds after which a seed that has not come to rest has lost something.
-const GIVE_UP: u64 = 300_000_000;
+const GIVE_UP: u64 = 120_000_000;
 
 /// Between rest and the last look at what the processes still hold: the log shows them their own last writes.
-const SETTLE: Duration = Duration::from_millis(500);
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// What a seed is run with.
 #[derive(Debug, Clone, Copy)]
@@ -79,10 +79,8 @@ impl Scenario {
     pub fn run(self, seed: u64) -> Report {
         let clock = Clock::default();
         let parked = clock.clone();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .on_thread_park(move || parked.advance())
-            .build()
-            .unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().on_thread_park(move || parked.advance()).build().unwrap();
         runtime.block_on(self.live(seed, clock))
     }
 
@@ -211,7 +209,8 @@ impl Machine {
         let total = |count: fn(&Telemetry) -> u64| lives.iter().map(|telemetry| count(telemetry)).sum::<u64>();
         let hits = total(|telemetry| telemetry.sweep_hits.get());
         if hits != 0 {
-            troubles.push(format!("the sweep of process {} found {hits} rows that the log had not brought", self.number));
+            troubles
+                .push(format!("the sweep of process {} found {hits} rows that the log had not brought", self.number));
         }
         self.sim.count_seen("stale checkpoints", total(|telemetry| telemetry.stale_checkpoints.get()));
         self.sim.count_seen("take-overs", total(|telemetry| telemetry.take_overs.get()));

@@ -29,6 +29,8 @@ pub enum Bug {
     ReceiverIgnoresKeys,
     /// I2: a submission is neither in the log nor among the open rows.
     RowForgotten,
+    /// I2: a sink takes one event in many for settled and does not have it.
+    SinkLoses,
     /// I3: a claim leaves the fence as it is.
     ClaimKeepsFence,
     /// I4: a checkpoint is written whoever holds the row.

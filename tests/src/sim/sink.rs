@@ -41,6 +41,9 @@ impl Consumer {
     }
 
     fn take(&self, sim: &Sim, event: &Event) {
+        if sim.has(Bug::SinkLoses) && sim.one_in(20) {
+            return;
+        }
         let mut has = self.has.lock().unwrap();
         has.ids.insert(event.id.clone());
         has.position = has.position.max(Some(event.position));

@@ -224,21 +224,14 @@ async fn checkpoint(database: Arc<Database>, owner: OwnerId, checkpoints: Vec<Ch
     let written = database.guarded(asked, judge, note).await;
     written
         .into_iter()
-        .map(|(checkpoint, stored, ())| {
-            match checkpoint.transition {
-                Transition::Chain { .. } => CheckpointReply::Chained(claim_of(&stored, false)),
-                _ => CheckpointReply::Written { key: checkpoint.key },
-            }
+        .map(|(checkpoint, stored, ())| match checkpoint.transition {
+            Transition::Chain { .. } => CheckpointReply::Chained(claim_of(&stored, false)),
+            _ => CheckpointReply::Written { key: checkpoint.key },
         })
         .collect()
 }
 
-fn apply(
-    stored: &mut Stored,
-    transition: &Transition,
-    now: postrider_core::time::Timestamp,
-    owner: OwnerId,
-) {
+fn apply(stored: &mut Stored, transition: &Transition, now: postrider_core::time::Timestamp, owner: OwnerId) {
     let row = &mut stored.version;
     row.lease_owner = None;
     row.lease_until = None;
