@@ -1,0 +1,10 @@
+//! Tests of the whole: the real binary as a process of its own, on a real PostgreSQL, against real endpoints.
+
+mod bad_input;
+mod ending;
+mod events;
+mod fixture;
+mod idle;
+mod kills;
+mod slot;
+mod window;
