@@ -1,6 +1,7 @@
-//! The one integration binary: the simulation, and the whole on real servers.
+//! The one integration binary: the ports' common tests, the simulation, and the whole on real servers.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
+mod port_tests;
 mod sim;
 mod whole;

@@ -178,6 +178,11 @@ impl Database {
         xid
     }
 
+    /// Whether others do not see the transaction yet.
+    pub fn is_running(&self, xid: u64) -> bool {
+        self.state().running.contains(&xid)
+    }
+
     pub fn roll_back(&self, xid: u64) {
         self.state().running.remove(&xid);
     }
@@ -250,7 +255,7 @@ impl Database {
                 revealed.changed().await.unwrap();
             }
         }
-        while last_xid.is_some_and(|xid| self.state().running.contains(&xid)) {
+        while last_xid.is_some_and(|xid| self.is_running(xid)) {
             revealed.changed().await.unwrap();
         }
         written

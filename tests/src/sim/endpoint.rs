@@ -6,6 +6,7 @@
 use super::faults::{Fault, Point, Side};
 use super::shared::{Bug, Process, Sim};
 use super::stage_set::{self, EXTERNAL};
+use crate::port_tests::stage_caller::Play;
 use postrider_core::history::{Record, WorkStep};
 use postrider_core::outcome::{Answer, Declared, Lost, NotSent, Outcome};
 use postrider_core::ports::{BoxFuture, StageCall, StageCaller};
@@ -22,6 +23,8 @@ use tokio::sync::oneshot;
 pub struct Receivers {
     sim: Arc<Sim>,
     state: Mutex<Known>,
+    /// How the next request is met, where that is not left to chance.
+    script: Mutex<Option<Play>>,
 }
 
 #[derive(Debug, Default)]
@@ -63,7 +66,8 @@ impl StageCaller for FakeCaller {
             let sim = self.process.sim.clone();
             self.process.point(Point::StageCall, Side::Dispatch).await;
             sim.latency().await;
-            if sim.strikes(500) {
+            let script = self.receivers.script.lock().unwrap().take();
+            if script == Some(Play::Gone) || sim.strikes(500) {
                 sim.count(Fault::CallNotSent);
                 let ways = [NotSent::Refused, NotSent::Resolve, NotSent::ConnectTimeout, NotSent::Tls];
                 return Outcome::NotSent(ways[usize::try_from(sim.below(4)).unwrap()]);
@@ -71,7 +75,8 @@ impl StageCaller for FakeCaller {
             let timeout = call.timeout;
             let (reply, answer) = oneshot::channel();
             let receivers = self.receivers.clone();
-            let (manner, delay) = receivers.choose(timeout);
+            let (manner, delay) =
+                script.map_or_else(|| receivers.choose(timeout), |play| receivers.scripted(play, timeout));
             tokio::spawn(async move {
                 let outcome = receivers.receive(call, manner, delay).await;
                 // The caller may be gone.
@@ -94,7 +99,24 @@ impl StageCaller for FakeCaller {
 
 impl Receivers {
     pub fn new(sim: &Arc<Sim>) -> Arc<Receivers> {
-        Arc::new(Receivers { sim: sim.clone(), state: Mutex::default() })
+        Arc::new(Receivers { sim: sim.clone(), state: Mutex::default(), script: Mutex::default() })
+    }
+
+    /// Decides how the next request is met.
+    pub fn play(&self, play: Play) {
+        *self.script.lock().unwrap() = Some(play);
+    }
+
+    fn scripted(&self, play: Play, timeout: Duration) -> (Manner, Duration) {
+        let soon = Duration::from_millis(1);
+        let answer = |status, declared, retry_after| Manner::Answer { status, declared, retry_after };
+        match play {
+            Play::Done | Play::Gone => (Manner::Process, soon),
+            Play::Defer => (answer(429, Some(Declared::Retry), Some(Duration::from_secs(2))), soon),
+            Play::Fail => (answer(500, None, None), soon),
+            Play::Stall => (Manner::Process, timeout * 2),
+            Play::Hang => (Manner::Drop, soon),
+        }
     }
 
     fn choose(&self, timeout: Duration) -> (Manner, Duration) {
@@ -216,7 +238,9 @@ impl Receivers {
         self.sim.record(Record::AnswerStored { idempotency_key, fingerprint, body_hash });
         self.state().answers.insert(request.key.clone(), body_hash);
         self.give(request, body_hash);
-        answered(200, self.sim.one_in(2).then_some(Declared::Done), None)
+        // Some receivers do not speak the protocol.
+        let speaks = !request.fingerprint.is_multiple_of(3);
+        answered(200, speaks.then_some(Declared::Done), None)
     }
 
     fn give(&self, request: &Request, body_hash: u64) {

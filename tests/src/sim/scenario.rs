@@ -8,7 +8,7 @@ use super::log::FakeSource;
 use super::shared::{Bug, Process, ProcessWorld, Sim};
 use super::sink::{Consumer, FakeSink};
 use super::stage_set::{LEASE, STAGES, graph};
-use super::time::Clock;
+use super::time::{Clock, in_virtual_time};
 use super::work_table::{FakeWorkTable, cancel};
 use postrider_core::error::Result;
 use postrider_core::history::{ConfirmPolicy, Record, Rules, StageRule, Violation, check};
@@ -77,11 +77,7 @@ struct Machine {
 impl Scenario {
     /// Runs one seed to its end.
     pub fn run(self, seed: u64) -> Report {
-        let clock = Clock::default();
-        let parked = clock.clone();
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().on_thread_park(move || parked.advance()).build().unwrap();
-        runtime.block_on(self.live(seed, clock))
+        in_virtual_time(|clock| self.live(seed, clock))
     }
 
     async fn live(self, seed: u64, clock: Clock) -> Report {

@@ -22,6 +22,7 @@ pub struct Consumer {
 #[derive(Debug, Default)]
 struct Has {
     ids: BTreeSet<Arc<str>>,
+    order: Vec<Arc<str>>,
     position: Option<Position>,
 }
 
@@ -40,12 +41,19 @@ impl Consumer {
         self.has.lock().unwrap().ids.contains(id)
     }
 
+    /// What it has, in the order of arrival.
+    pub fn ids(&self) -> Vec<String> {
+        self.has.lock().unwrap().order.iter().map(ToString::to_string).collect()
+    }
+
     fn take(&self, sim: &Sim, event: &Event) {
         if sim.has(Bug::SinkLoses) && sim.one_in(20) {
             return;
         }
         let mut has = self.has.lock().unwrap();
-        has.ids.insert(event.id.clone());
+        if has.ids.insert(event.id.clone()) {
+            has.order.push(event.id.clone());
+        }
         has.position = has.position.max(Some(event.position));
         drop(has);
         sim.record(Record::EventDelivered { consumer: self.name.clone(), id: event.id.clone() });
@@ -84,7 +92,8 @@ impl Sink for FakeSink {
                 sim.count(Fault::SinkUnavailable);
                 return Err(unavailable());
             }
-            let position = self.consumer.has.lock().unwrap().position.filter(|_| self.consumer.keeps_position);
+            let last = self.consumer.has.lock().unwrap().position.filter(|_| self.consumer.keeps_position);
+            let position = last.map(Position::just_before);
             self.process.point(Point::SinkPosition, Side::Completion).await;
             Ok(position)
         })

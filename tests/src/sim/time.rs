@@ -28,6 +28,15 @@ pub struct Sleep {
     id: Option<u64>,
 }
 
+/// Runs a future, and all that it spawns, in a virtual time of its own.
+pub fn in_virtual_time<F: Future>(make: impl FnOnce(Clock) -> F) -> F::Output {
+    let clock = Clock::default();
+    let parked = clock.clone();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().on_thread_park(move || parked.advance()).build().unwrap();
+    runtime.block_on(make(clock))
+}
+
 impl Clock {
     pub fn now(&self) -> u64 {
         self.timers().now

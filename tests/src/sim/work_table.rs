@@ -167,7 +167,7 @@ async fn claim(
             && version.next_attempt_at.is_none_or(|at| at <= now);
         let abandoned = request.take_over
             && version.state == StageState::Running
-            && (version.lease_until.is_some_and(|until| until < now)
+            && (version.lease_until.is_none_or(|until| until < now)
                 || version.lease_owner.is_some_and(|owner| dead.contains(&owner)));
         if !due && !abandoned {
             return None;
@@ -274,6 +274,9 @@ fn apply(stored: &mut Stored, transition: &Transition, now: postrider_core::time
         Transition::Unknown { .. } => row.state = StageState::Unknown,
         Transition::Release => {
             row.state = StageState::Pending;
+            if (row.attempt_count, row.deferral_count) == (1, 0) {
+                stored.request_hash = None;
+            }
             row.attempt_count = row.attempt_count.saturating_sub(1);
         }
     }

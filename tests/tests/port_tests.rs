@@ -1,0 +1,4 @@
+//! Each suite of `postrider_tests::port_tests`, for the fakes of the simulation and for the real ports.
+
+mod fake;
+mod real;
