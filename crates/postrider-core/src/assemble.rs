@@ -116,7 +116,9 @@ impl Assembler {
                 self.ignored_messages += 1;
                 Ok(())
             }
-            b'S' | b'E' | b'c' | b'A' | b'b' | b'P' | b'K' | b'r' | b'p' => Err(AssembleError::UnsupportedMessage(tag)),
+            // PostgreSQL 18 can send the abort of a transaction that it never streamed: there is nothing to drop.
+            b'A' => Ok(()),
+            b'S' | b'E' | b'c' | b'b' | b'P' | b'K' | b'r' | b'p' => Err(AssembleError::UnsupportedMessage(tag)),
             _ => Err(AssembleError::UnknownMessage(tag)),
         }
     }

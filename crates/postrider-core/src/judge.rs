@@ -5,7 +5,7 @@
 
 use crate::outcome::{Answer, Declared, Lost, Outcome};
 use crate::ports::Transition;
-use crate::stage::{Backoff, StagePolicy};
+use crate::stage::{Backoff, StageClass, StagePolicy};
 use std::time::Duration;
 
 /// Tries of an answer that smells of a wrong URL or credential, where the stage allows more.
@@ -127,10 +127,19 @@ fn bare_status(policy: &StagePolicy, attempt: Attempt, answer: &Answer) -> Verdi
 
 /// An unknown outcome of a stage that makes repeats harmless is asked again under the same key; the last one stays unknown.
 fn unknown(policy: &StagePolicy, attempt: Attempt, retry_after: Option<Duration>, reason: String) -> Verdict {
+    if !repeats_are_harmless(policy.class) {
+        return Verdict::Unknown { reason };
+    }
     if attempt.number >= policy.attempt_limit {
         return Verdict::Unknown { reason: format!("AT_LIMIT: {reason}") };
     }
     Verdict::Retry { after: pause(policy.backoff, attempt.number, retry_after, attempt.random), reason }
+}
+
+fn repeats_are_harmless(class: StageClass) -> bool {
+    match class {
+        StageClass::Natural | StageClass::Keyed => true,
+    }
 }
 
 fn in_progress(policy: &StagePolicy, attempt: Attempt, answer: &Answer) -> Verdict {

@@ -67,9 +67,10 @@ impl TransactionBatch {
         TransactionBatch::default()
     }
 
-    /// Forgets the parts and keeps the memory.
+    /// Forgets the parts and keeps the memory, but for what a very large message took.
     pub fn clear(&mut self) {
         self.bytes.clear();
+        self.bytes.shrink_to(4 * PART_BYTES_MAX);
         self.parts.clear();
     }
 

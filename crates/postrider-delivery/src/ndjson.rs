@@ -7,7 +7,7 @@ use crate::event_json::render;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::event::Event;
 use postrider_core::ports::{BoxFuture, Sink, Written};
-use postrider_core::position::{Lsn, Position};
+use postrider_core::position::Position;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -125,7 +125,7 @@ enum Target {
 impl Target {
     fn position(&self) -> Option<Position> {
         match self {
-            Target::File(file) => file.end.as_ref().map(|end| just_before(end.position)),
+            Target::File(file) => file.end.as_ref().map(|end| end.position.just_before()),
             Target::Stream { .. } => None,
         }
     }
@@ -204,14 +204,6 @@ impl LineFile {
         self.end.as_ref().is_some_and(|end| {
             line.position < end.position || line.position == end.position && end.ids.contains(&line.id)
         })
-    }
-}
-
-/// The greatest position below `position`.
-fn just_before(position: Position) -> Position {
-    match position.ordinal.checked_sub(1) {
-        Some(ordinal) => Position { ordinal, ..position },
-        None => Position::whole(position.generation, Lsn(position.commit_lsn.0.saturating_sub(1))),
     }
 }
 

@@ -33,6 +33,8 @@ pub(crate) struct Confirming {
     pub(crate) required: Vec<Arc<str>>,
     /// The connection of the moment.
     pub(crate) confirmer: watch::Receiver<Option<Arc<dyn Confirmer>>>,
+    /// The server waits for a confirm.
+    pub(crate) asked: Arc<AtomicBool>,
     /// Set while the guard lets the slot pass the sinks.
     pub(crate) guard: Arc<AtomicBool>,
     pub(crate) world: Arc<dyn World>,
@@ -54,8 +56,8 @@ impl Confirming {
                 biased;
                 // 1. the end
                 () = stop.requested() => break,
-                // 2. another connection: it has been told nothing yet
-                changed = self.confirmer.changed() => if changed.is_err() { break },
+                // 2. another connection: it has been told nothing yet; there is none any more once intake has ended
+                Ok(()) = self.confirmer.changed() => {}
                 // 3. a consumer settled more
                 () = self.ledger.changed() => {}
                 // 4. the journal is durable further on
@@ -95,7 +97,12 @@ impl Confirming {
         let at_journal = ack == Ack::Journal || self.guard.load(Ordering::Relaxed);
         let confirmed = frontier.confirmable(at_journal);
         if let Some(confirmer) = self.confirmer.borrow().as_ref() {
-            confirmer.confirm(confirmed, false);
+            // The flag stays until it has had its effect: what is asked for is durable a moment later.
+            let now = self.asked.load(Ordering::Relaxed);
+            confirmer.confirm(confirmed, now);
+            if now && confirmed >= self.journal.appended() {
+                self.asked.store(false, Ordering::Relaxed);
+            }
         }
         self.telemetry.durable_lsn.set(durable.0.cast_signed());
         self.telemetry.confirmed_lsn.set(confirmed.0.cast_signed());
@@ -120,6 +127,7 @@ impl Confirming {
             .filter(|(consumer, position)| saved.get(consumer) != Some(position))
             .collect();
         if moved.is_empty() {
+            self.release(saved)?;
             return Ok(settings.periods.positions);
         }
         match self.positions.save(&moved).await {

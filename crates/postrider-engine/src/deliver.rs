@@ -11,7 +11,7 @@ use crate::settle::{Ledger, Settled};
 use crate::shutdown::Shutdown;
 use crate::telemetry::{ConsumerLabel, Telemetry};
 use crate::world::World;
-use postrider_core::error::{Error, Reaction, Result};
+use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::event::{Event, Payload};
 use postrider_core::ports::{Journal, PositionStore};
 use postrider_core::position::{Generation, Lsn, Position};
@@ -67,7 +67,15 @@ impl Delivering {
             tokio::select! {
                 biased;
                 () = stop.requested() => return Ok(()),
-                more = cursor.next() => more?,
+                more = cursor.next() => match more {
+                    // Retention overtook a sink that nobody waits for.
+                    Err(error) if error.kind() == ErrorKind::JournalForeign => {
+                        self.halt(&error);
+                        stop.requested().await;
+                        return Ok(());
+                    }
+                    more => more?,
+                },
             }
             let mut batch =
                 Batch { events: Vec::new(), after, end: None, name: &self.sink.name, telemetry: &self.telemetry };

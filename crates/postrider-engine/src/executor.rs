@@ -46,8 +46,8 @@ use std::time::Duration;
 /// The executor's name among the consumers.
 pub(crate) const CONSUMER: &str = "work";
 
-/// Between the sweep and its second look at what it found: the log has this long to bring it.
-const SECOND_LOOK: Duration = Duration::from_secs(5);
+/// Between two looks whether the log has brought what the sweep found.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// What the executor works with.
 #[derive(Debug)]
@@ -97,6 +97,15 @@ enum Event {
     Alarm,
 }
 
+/// What must have happened before a row that a sweep found counts as missed by the log.
+#[derive(Debug, Clone, Copy)]
+enum SecondLook {
+    /// A heartbeat that was written after the sweep came back: the log has been received that far.
+    AfterHeartbeat(Timestamp),
+    /// And what was received by then was taken in.
+    AfterLog(Lsn),
+}
+
 /// The loop's own state, beside that of the rows.
 struct Loop {
     executing: Executing,
@@ -113,7 +122,7 @@ struct Loop {
     /// The database failed: no statement before this time of our own clock.
     resume_at: Option<Timestamp>,
     sweep_at: Timestamp,
-    second_look_at: Option<Timestamp>,
+    second_look: Option<SecondLook>,
     drain_until: Option<Timestamp>,
 }
 
@@ -149,7 +158,7 @@ impl Executing {
             pause,
             resume_at: None,
             sweep_at,
-            second_look_at: None,
+            second_look: None,
             drain_until: None,
         };
         executor.run(&stop).await
@@ -196,7 +205,7 @@ impl Loop {
         self.start_read();
         self.start_owners(now);
         self.start_page(now);
-        self.start_second_look(now);
+        self.start_second_look();
     }
 
     fn start_checkpoint(&mut self) {
@@ -252,7 +261,7 @@ impl Loop {
 
     /// Starts to read the open rows: at start, and for each sweep.
     fn start_page(&mut self, now: Timestamp) {
-        let sweep_due = self.sweep_at <= now && self.second_look_at.is_none();
+        let sweep_due = self.sweep_at <= now && self.second_look.is_none();
         if self.flights.page.is_some() || self.drain_until.is_some() || !(self.loading || sweep_due) {
             return;
         }
@@ -261,9 +270,16 @@ impl Loop {
         self.flights.page = Some(Box::pin(async move { next_page(table.open_rows().await?).await }));
     }
 
-    fn start_second_look(&mut self, now: Timestamp) {
-        if self.second_look_at.is_none_or(|at| at > now) || self.flights.second_look.is_some() {
-            return;
+    /// Looks again at what a sweep found, once the log has had its chance to bring it.
+    fn start_second_look(&mut self) {
+        let status = self.executing.telemetry.status();
+        match self.second_look {
+            Some(SecondLook::AfterHeartbeat(since)) if status.heartbeat_seen_at.is_some_and(|seen| seen > since) => {
+                self.second_look = Some(SecondLook::AfterLog(status.received));
+                return;
+            }
+            Some(SecondLook::AfterLog(end)) if self.settled.end >= end && self.flights.second_look.is_none() => {}
+            _ => return,
         }
         let keys = self.state.suspects();
         let table = self.executing.work.table.clone();
@@ -313,6 +329,9 @@ impl Loop {
                 self.pause.reset();
                 self.state.checkpoints_replied(checkpoints, replies);
             }
+            Event::Checkpointed(checkpoints, Err(error)) if error.kind() == ErrorKind::Table => {
+                self.state.checkpoints_refused(checkpoints, &error);
+            }
             Event::Checkpointed(checkpoints, Err(error)) => {
                 self.state.checkpoints_lost(checkpoints);
                 self.fail(error)?;
@@ -321,11 +340,17 @@ impl Loop {
                 self.pause.reset();
                 self.state.claims_replied(requests, replies);
             }
+            Event::Claimed(requests, Err(error)) if error.kind() == ErrorKind::Table => {
+                self.state.claims_refused(&requests, &error);
+            }
             Event::Claimed(requests, Err(error)) => {
                 self.state.claims_lost(&requests);
                 self.fail(error)?;
             }
-            Event::Read(keys, Ok(reading)) => self.state.resolve(&keys, reading),
+            Event::Read(keys, Ok(reading)) => {
+                self.pause.reset();
+                self.state.resolve(&keys, reading);
+            }
             Event::Read(keys, Err(error)) => {
                 self.state.reads_failed(keys);
                 self.fail(error)?;
@@ -337,10 +362,11 @@ impl Loop {
             }
             Event::Page(page) => self.page(page)?,
             Event::SecondLook(Ok(reading)) => {
-                self.second_look_at = None;
+                self.second_look = None;
                 self.state.convict(reading);
             }
             Event::SecondLook(Err(error)) => self.fail(error)?,
+            Event::Log(Err(error)) if error.kind() == ErrorKind::JournalForeign => self.begin_anew()?,
             Event::Log(more) => {
                 more?;
                 self.walk()?;
@@ -374,10 +400,18 @@ impl Loop {
                 self.executing.telemetry.update(|status| status.work_ready = true);
             }
             (true, false) if !self.state.suspects().is_empty() => {
-                self.second_look_at = Some(self.executing.world.now().after(SECOND_LOOK));
+                self.second_look = Some(SecondLook::AfterHeartbeat(self.executing.world.now()));
             }
             (true, false) => {}
         }
+        Ok(())
+    }
+
+    /// Retention overtook us: the rows are read anew, and the log goes on with the oldest part that there is.
+    fn begin_anew(&mut self) -> Result<()> {
+        tracing::warn!("the journal dropped what the executor had not read yet; the open rows are read anew");
+        self.cursor = Cursor::new(&*self.executing.journal, Position::START, &self.executing.routing)?;
+        self.loading = true;
         Ok(())
     }
 
@@ -426,9 +460,10 @@ impl Loop {
         }
         let timer = self.state.until_next_timer();
         let owners = self.state.owners_mut().until_ask(now).filter(|_| self.flights.owners.is_none());
-        let sweep =
-            self.until(Some(self.sweep_at)).filter(|_| self.flights.page.is_none() && self.second_look_at.is_none());
-        let second_look = self.until(self.second_look_at).filter(|_| self.flights.second_look.is_none());
+        let looking = self.flights.second_look.is_some();
+        let second_look = self.second_look.map(|_| SECOND_LOOK).filter(|_| !looking);
+        let sweeping = looking || second_look.is_some() || self.flights.page.is_some();
+        let sweep = self.until(Some(self.sweep_at)).filter(|_| !sweeping);
         [timer, owners, sweep, second_look].into_iter().flatten().min()
     }
 
@@ -452,8 +487,8 @@ impl Versions<'_> {
         if snapshot.sees(xid) {
             return true;
         }
-        // The first transaction that began after the snapshot was taken also committed after it, and so did all that
-        // follow in the log: nothing the snapshot sees can come any more.
+        // The first transaction that began later stands behind nearly all that the snapshot sees. What does come after it
+        // (a commit can be in the log for a while before anybody sees it) is observed once more, and the fence tells.
         if snapshot.began_after(xid) {
             *self.snapshot = None;
         }

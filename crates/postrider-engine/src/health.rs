@@ -30,21 +30,24 @@ impl Health {
         let mut pause = Pause::new(&settings.limits);
         let mut beat_in = Duration::ZERO;
         let mut slot_in = Duration::ZERO;
-        loop {
-            let span = beat_in.min(slot_in);
-            tokio::select! {
-                biased;
-                () = stop.requested() => return Ok(()),
-                () = self.world.sleep(span) => {}
+        let beats = async {
+            loop {
+                let span = beat_in.min(slot_in);
+                self.world.sleep(span).await;
+                beat_in -= span;
+                slot_in -= span;
+                if beat_in.is_zero() {
+                    beat_in = self.beat(settings, &mut pause).await?;
+                }
+                if slot_in.is_zero() {
+                    slot_in = self.look(settings, &mut pause).await?;
+                }
             }
-            beat_in -= span;
-            slot_in -= span;
-            if beat_in.is_zero() {
-                beat_in = self.beat(settings, &mut pause).await?;
-            }
-            if slot_in.is_zero() {
-                slot_in = self.look(settings, &mut pause).await?;
-            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.requested() => Ok(()),
+            ended = beats => ended,
         }
     }
 

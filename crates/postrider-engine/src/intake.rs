@@ -17,6 +17,7 @@ use postrider_core::position::Lsn;
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::TransactionBatch;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -34,6 +35,8 @@ pub(crate) struct Intake {
     pub(crate) confirmer: watch::Sender<Option<Arc<dyn Confirmer>>>,
     /// End of what is in the journal, for those who wait for it.
     pub(crate) received: watch::Sender<Lsn>,
+    /// Set when the server waits for a confirm.
+    pub(crate) asked: Arc<AtomicBool>,
     pub(crate) assembler: Assembler,
     pub(crate) clock: ServerClock,
     pub(crate) world: Arc<dyn World>,
@@ -41,6 +44,8 @@ pub(crate) struct Intake {
     /// End of what is in the journal.
     pub(crate) appended: Lsn,
     pub(crate) last_mark: Timestamp,
+    /// There was a connection before.
+    pub(crate) was_connected: bool,
 }
 
 impl Intake {
@@ -85,7 +90,11 @@ impl Intake {
         }
     }
 
-    fn connected(&self, session: &LogSession) {
+    fn connected(&mut self, session: &LogSession) {
+        if self.was_connected {
+            self.telemetry.reconnects.inc();
+        }
+        self.was_connected = true;
         session.confirmer.received(self.appended);
         self.confirmer.send_replace(Some(session.confirmer.clone()));
         self.telemetry.update(|status| {
@@ -97,7 +106,6 @@ impl Intake {
 
     fn disconnected(&self, error: &Error) {
         self.confirmer.send_replace(None);
-        self.telemetry.reconnects.inc();
         self.telemetry.update(|status| {
             status.connected = false;
             status.trouble = Some(error.report());
@@ -114,11 +122,11 @@ impl Intake {
                 () = stop.requested() => return Ok(()),
                 frames = reader.read() => frames?,
             };
-            pause.reset();
             self.assemble(&frames, &mut batch)?;
             if !batch.is_empty() {
                 self.append(&batch)?;
                 batch.clear();
+                pause.reset();
             }
             confirmer.received(self.assembler.received_end());
         }
@@ -138,6 +146,8 @@ impl Intake {
                 }
             }
         }
+        let ignored = self.assembler.ignored_messages();
+        self.telemetry.messages_ignored.inc_by(ignored.saturating_sub(self.telemetry.messages_ignored.get()));
         if let Some(sent_at) = last_sent {
             self.clock.observe(sent_at);
         }
@@ -147,6 +157,9 @@ impl Intake {
     /// Lets the slot move while our tables are idle; at once where the server asks, since it may be waiting to shut down.
     fn mark(&mut self, wal_end: Lsn, sent_at: Timestamp, asked: bool, batch: &mut TransactionBatch) {
         let now = self.world.now();
+        if asked {
+            self.asked.store(true, Ordering::Relaxed);
+        }
         if (asked || now.since(self.last_mark) >= MARK_PERIOD) && self.assembler.mark(wal_end, sent_at, batch) {
             self.last_mark = now;
         }

@@ -108,6 +108,10 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
     let Parts { source, writer, journal, positions, primary, routing, work, sinks, world, telemetry } = parts;
     let ledger = Ledger::default();
     let guard = Arc::new(AtomicBool::new(false));
+    let asked = Arc::new(AtomicBool::new(false));
+    // Each consumer knows its own tables only: what is wrong with another's stops nobody else.
+    let outbox_routing = Arc::new(Routing { work: None, ..(*routing).clone() });
+    let work_routing = Arc::new(Routing { work: routing.work.clone(), ..Routing::default() });
     let clock = ServerClock::new(world.clone());
     let (confirmer, confirmer_seen) = watch::channel(None);
     let last_word = confirmer_seen.clone();
@@ -120,6 +124,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         ledger: ledger.clone(),
         required: sinks.iter().filter(|sink| sink.required).map(|sink| sink.name.clone()).collect(),
         confirmer: confirmer_seen,
+        asked: asked.clone(),
         guard: guard.clone(),
         world: world.clone(),
         telemetry: telemetry.clone(),
@@ -130,12 +135,14 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         writer,
         confirmer,
         received,
+        asked,
         assembler: Assembler::new(appended),
         clock: clock.clone(),
         world: world.clone(),
         telemetry: telemetry.clone(),
         appended,
         last_mark: Timestamp::default(),
+        was_connected: false,
     };
     spawn(reading, settings, &stops.reading, |settings, stop| async move { intake.run(&settings, stop).await });
     let health = Health { primary, received: received_seen, guard, world: world.clone(), telemetry: telemetry.clone() };
@@ -145,7 +152,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
             sink,
             journal: journal.clone(),
             positions: positions.clone(),
-            routing: routing.clone(),
+            routing: outbox_routing.clone(),
             ledger: ledger.clone(),
             limits: settings.limits,
             world: world.clone(),
@@ -154,7 +161,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         spawn(acting, settings, &stops.acting, |_, stop| deliver.run(stop));
     }
     if let Some(work) = work {
-        let (limits, periods) = (settings.limits, settings.periods);
+        let (limits, periods, routing) = (settings.limits, settings.periods, work_routing);
         let execute = Executing { work, journal, positions, routing, ledger, limits, periods, clock, world, telemetry };
         spawn(acting, settings, &stops.acting, |_, stop| execute.run(stop));
     }

@@ -36,6 +36,8 @@ pub struct Telemetry {
     pub transactions_appended: Counter,
     /// Bytes of messages appended to the journal.
     pub bytes_appended: Counter,
+    /// Logical messages outside of transactions: they may tell of work that was rolled back, and are dropped.
+    pub messages_ignored: Counter,
     /// Connections to the replication stream after the first.
     pub reconnects: Counter,
     /// Log position received, as a byte address.
@@ -56,6 +58,8 @@ pub struct Telemetry {
     pub alarms: Family<ConsumerLabel, Counter>,
     /// Stage requests started.
     pub calls_started: Family<StageLabel, Counter>,
+    /// Answers that a receiver replayed instead of doing the work again: repeats made harmless.
+    pub answers_replayed: Family<StageLabel, Counter>,
     /// What the answers meant.
     pub verdicts: Family<VerdictLabel, Counter>,
     /// Claims that another executor won.
@@ -106,6 +110,7 @@ impl Telemetry {
         let r = registry;
         r.register("transactions_appended", "Transactions appended to the journal", self.transactions_appended.clone());
         r.register("bytes_appended", "Bytes of messages appended to the journal", self.bytes_appended.clone());
+        r.register("messages_ignored", "Non-transactional messages dropped", self.messages_ignored.clone());
         r.register("reconnects", "Replication connections after the first", self.reconnects.clone());
         r.register("received_lsn_bytes", "Log position received", self.received_lsn.clone());
         r.register("durable_lsn_bytes", "Log position fsynced in the journal", self.durable_lsn.clone());
@@ -116,6 +121,7 @@ impl Telemetry {
         r.register("sink_failures", "Failed tries of a sink", self.sink_failures.clone());
         r.register("alarms", "Changes a consumer could not use", self.alarms.clone());
         r.register("stage_calls", "Stage requests started", self.calls_started.clone());
+        r.register("stage_replays", "Answers that a receiver replayed", self.answers_replayed.clone());
         r.register("stage_verdicts", "What the answers of stages meant", self.verdicts.clone());
         r.register("claims_lost", "Claims that another executor won", self.claims_lost.clone());
         r.register("take_overs", "Rows taken over from another owner", self.take_overs.clone());

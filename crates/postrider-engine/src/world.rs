@@ -3,10 +3,11 @@
 use postrider_core::ports::BoxFuture;
 use postrider_core::time::Timestamp;
 use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub trait World: Send + Sync + fmt::Debug {
-    /// This machine's clock. It may jump; only differences over short spans mean something.
+    /// This machine's clock as it was at the start, carried on by one that does not jump: good for deadlines, and near enough
+    /// to the real time for the rest.
     fn now(&self) -> Timestamp;
 
     /// Waits, on a clock that does not jump.
@@ -20,19 +21,22 @@ pub trait World: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub struct SystemWorld {
     state: std::sync::atomic::AtomicU64,
+    began: Instant,
+    began_at: Timestamp,
 }
 
 impl SystemWorld {
     /// `seed` decides all random numbers of this process; take it from the operating system.
     pub fn new(seed: u64) -> SystemWorld {
-        SystemWorld { state: std::sync::atomic::AtomicU64::new(seed) }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let began_at = Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX));
+        SystemWorld { state: std::sync::atomic::AtomicU64::new(seed), began: Instant::now(), began_at }
     }
 }
 
 impl World for SystemWorld {
     fn now(&self) -> Timestamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+        self.began_at.after(self.began.elapsed())
     }
 
     fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {

@@ -5,6 +5,7 @@
 
 use super::rows::{Doubt, Ending, Phase, Take};
 use super::state::State;
+use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, CheckpointReply, Transition};
 use postrider_core::work::{StageName, WorkKey};
@@ -14,7 +15,8 @@ impl State {
     /// The next checkpoint statement. Empty: nothing to write.
     pub(crate) fn next_checkpoints(&mut self) -> Vec<Checkpoint> {
         let mut checkpoints = Vec::new();
-        while checkpoints.len() < self.limits.statement_rows_max {
+        let rows_max = if self.settling.is_empty() { 0 } else { self.rows_max() };
+        while checkpoints.len() < rows_max {
             let Some(key) = self.settling.pop_front() else { break };
             let Some(row) = self.rows.row_mut(&key) else { continue };
             let Phase::Settling(ending) = std::mem::replace(&mut row.phase, Phase::Writing) else {
@@ -58,6 +60,13 @@ impl State {
         for checkpoint in checkpoints {
             self.checkpoint_open(checkpoint, false);
         }
+    }
+
+    /// The table refuses what the statement writes.
+    pub(crate) fn checkpoints_refused(&mut self, checkpoints: Vec<Checkpoint>, error: &Error) {
+        let keys: Vec<WorkKey> = checkpoints.iter().map(|checkpoint| checkpoint.key.clone()).collect();
+        self.checkpoints_lost(checkpoints);
+        self.refused(&keys.iter().collect::<Vec<_>>(), error);
     }
 
     /// Our outcome stands in the row.

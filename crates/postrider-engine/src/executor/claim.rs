@@ -6,6 +6,7 @@
 use super::rows::{Doubt, Phase, Take};
 use super::state::State;
 use crate::telemetry::VerdictLabel;
+use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{ClaimReply, ClaimRequest};
 use postrider_core::work::{OwnerId, StageName, WorkKey};
@@ -18,9 +19,13 @@ impl State {
         if self.draining {
             return (requests, Vec::new());
         }
-        let stages: Vec<StageName> = self.settings.graph.stages().map(|policy| policy.name.clone()).collect();
+        // Each statement begins with another stage, so that none with a long queue takes all the places.
+        let mut stages: Vec<StageName> = self.settings.graph.stages().map(|policy| policy.name.clone()).collect();
+        self.turn = self.turn.checked_add(1).filter(|turn| *turn < stages.len()).unwrap_or(0);
+        stages.rotate_left(self.turn);
+        let rows_max = if stages.iter().any(|stage| self.rows.has_due(stage)) { self.rows_max() } else { 0 };
         for stage in stages {
-            self.claim_stage(&stage, &mut requests);
+            self.claim_stage(&stage, rows_max, &mut requests);
         }
         let dead = self.owners.dead().collect();
         (requests, dead)
@@ -55,11 +60,17 @@ impl State {
         self.claims_open(&requests.iter().map(|request| request.key.clone()).collect());
     }
 
-    fn claim_stage(&mut self, stage: &StageName, requests: &mut Vec<ClaimRequest>) {
+    /// The row of a statement that the table refused is not ours.
+    pub(crate) fn claims_refused(&mut self, requests: &[ClaimRequest], error: &Error) {
+        self.claims_lost(requests);
+        self.refused(&requests.iter().map(|request| &request.key).collect::<Vec<_>>(), error);
+    }
+
+    fn claim_stage(&mut self, stage: &StageName, rows_max: usize, requests: &mut Vec<ClaimRequest>) {
         let Some(policy) = self.settings.graph.stage(stage) else { return };
         let (attempt_limit, lease) = (policy.attempt_limit, policy.lease);
         let mut free = self.free_slots(policy);
-        while free > 0 && requests.len() < self.limits.statement_rows_max {
+        while free > 0 && requests.len() < rows_max {
             let Some((key, rank, take)) = self.rows.pop_due(stage) else { return };
             let take_over = matches!(take, Take::Over(_));
             let (stage, seen_fence) = (stage.clone(), rank.fence());

@@ -5,7 +5,7 @@
 
 use super::rows::{Doubt, Ending};
 use super::state::{CallTicket, State};
-use crate::telemetry::VerdictLabel;
+use crate::telemetry::{StageLabel, VerdictLabel};
 use postrider_core::judge::{Attempt, Verdict, judge};
 use postrider_core::outcome::Outcome;
 
@@ -15,6 +15,10 @@ impl State {
         self.release_slot(&ticket.stage);
         let not_sent = self.not_sent.entry(ticket.stage.clone()).or_default();
         *not_sent = if matches!(outcome, Outcome::NotSent(_)) { not_sent.saturating_add(1) } else { 0 };
+        if matches!(outcome, Outcome::Answered(answer) if answer.replayed) {
+            let label = StageLabel { stage: ticket.stage.to_string() };
+            self.telemetry.answers_replayed.get_or_create(&label).inc();
+        }
         let attempt = Attempt {
             number: ticket.attempt,
             deferrals: ticket.deferrals,

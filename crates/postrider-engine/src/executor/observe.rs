@@ -16,8 +16,9 @@ impl State {
         let mut known = None;
         if let Some(row) = self.rows.row_mut(&version.key) {
             if row.is_busy() {
-                let newest = row.newest.as_ref().map_or(row.rank, |newest| Rank::of(&newest.0));
-                if rank > newest {
+                let newest = row.newest.as_ref().map(|newest| Rank::of(&newest.0));
+                let floor = if row.gone { newest } else { newest.or(Some(row.rank)) };
+                if floor.is_none_or(|floor| rank > floor) {
                     row.newest = Some(Box::new((version, xid)));
                 }
                 return;
@@ -46,7 +47,11 @@ impl State {
 
     /// The row was deleted.
     pub(crate) fn observe_gone(&mut self, key: &WorkKey) {
-        if self.rows.row(key).is_some_and(|row| !row.is_busy()) {
+        let Some(row) = self.rows.row_mut(key) else { return };
+        if row.is_busy() {
+            row.gone = true;
+            row.newest = None;
+        } else {
             self.rows.remove(key);
         }
     }
@@ -78,7 +83,7 @@ impl State {
         };
         let orphan = matches!(phase, Phase::Settling(_));
         let rank = Rank::of(&version);
-        self.rows.put(&version.key, Row { rank, stage: version.stage, xid, phase, misses: 0, newest: None });
+        self.rows.put(&version.key, Row::new(rank, version.stage, xid, phase));
         if orphan {
             self.settling.push_back(version.key);
         }
@@ -87,9 +92,6 @@ impl State {
     /// Another executor runs the row: its lease is timed, and whether it lives is asked.
     fn foreign(&mut self, at: postrider_core::time::Timestamp, owner: Option<postrider_core::work::OwnerId>) -> Phase {
         let now = self.clock.now();
-        if owner.is_some_and(|owner| self.owners.is_dead(owner)) {
-            return Phase::Due(Take::Over(owner));
-        }
         if owner.is_some() {
             self.owners.ask(self.world.now());
         }

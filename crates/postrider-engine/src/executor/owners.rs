@@ -4,33 +4,32 @@ use super::rows::{Phase, Take};
 use super::state::State;
 use postrider_core::time::Timestamp;
 use postrider_core::work::{OwnerId, WorkKey};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Pauses between two questions while others run rows: from the first to the last, doubled each time nobody was found
-/// dead. Without foreign rows nothing is asked.
-const ASK_PAUSE_FIRST: Duration = Duration::from_millis(100);
+/// Pauses between two questions while others run rows: from the first to the last, doubled each time nobody was missing.
+/// Without foreign rows nothing is asked.
+const ASK_PAUSE_FIRST: Duration = Duration::from_millis(50);
 const ASK_PAUSE_MAX: Duration = Duration::from_secs(2);
-
-/// Owners found dead are remembered up to so many; the ids are random, so none comes back to life.
-const DEAD_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
-    dead: BTreeSet<OwnerId>,
+    /// Owners of foreign rows that were missing in the last answer, and in how many answers in a row. An executor whose idle
+    /// connection was cut takes its lock again within milliseconds, so one answer is not enough.
+    missing: BTreeMap<OwnerId, u32>,
     /// When to ask next, on our own clock; `None`: nobody to ask about.
     ask_at: Option<Timestamp>,
     last_asked: Option<Timestamp>,
     pause: Duration,
 }
 
-impl Owners {
-    pub(super) fn is_dead(&self, owner: OwnerId) -> bool {
-        self.dead.contains(&owner)
-    }
+/// Missing in so many answers in a row, an owner is dead.
+const MISSING_DEAD: u32 = 2;
 
+impl Owners {
+    /// The owners that the last answers say are dead.
     pub(super) fn dead(&self) -> impl Iterator<Item = OwnerId> {
-        self.dead.iter().copied()
+        self.missing.iter().filter(|(_, answers)| **answers >= MISSING_DEAD).map(|(owner, _)| *owner)
     }
 
     /// A foreign row appeared: ask at once, but not more often than the pause allows.
@@ -51,6 +50,19 @@ impl Owners {
         self.ask_at = None;
         self.last_asked = Some(now);
     }
+
+    /// The answer about those who run foreign rows.
+    fn note(&mut self, running: &BTreeSet<OwnerId>, living: &BTreeSet<OwnerId>) {
+        self.missing = running
+            .difference(living)
+            .map(|owner| (*owner, self.missing.get(owner).copied().unwrap_or(0).saturating_add(1)))
+            .collect();
+        self.pause = if self.missing.is_empty() {
+            (self.pause * 2).clamp(ASK_PAUSE_FIRST, ASK_PAUSE_MAX)
+        } else {
+            ASK_PAUSE_FIRST
+        };
+    }
 }
 
 impl State {
@@ -60,36 +72,32 @@ impl State {
 
     /// The executors that live now; `None`: the answer says nothing yet.
     pub(crate) fn owners_replied(&mut self, living: Option<&BTreeSet<OwnerId>>) {
-        let found = living.map_or(0, |living| self.bury(living));
-        self.owners.pause =
-            if found > 0 { ASK_PAUSE_FIRST } else { (self.owners.pause * 2).clamp(ASK_PAUSE_FIRST, ASK_PAUSE_MAX) };
-        if self.rows.iter().any(|(_, row)| matches!(row.phase, Phase::Timed(_, Take::Over(Some(_))))) {
-            self.owners.ask_at = Some(self.world.now().after(self.owners.pause));
+        let foreign: Vec<(WorkKey, OwnerId)> = self
+            .rows
+            .iter()
+            .filter_map(|(key, row)| match row.phase {
+                Phase::Timed(_, Take::Over(Some(owner))) => Some((key.clone(), owner)),
+                _ => None,
+            })
+            .collect();
+        if let Some(living) = living {
+            let running = foreign.iter().map(|(_, owner)| *owner).collect();
+            self.owners.note(&running, living);
         }
-    }
-
-    /// Rows of the dead become due. Returns how many owners were found dead.
-    fn bury(&mut self, living: &BTreeSet<OwnerId>) -> usize {
-        let mut orphaned: Vec<(WorkKey, OwnerId)> = Vec::new();
-        for (key, row) in self.rows.iter() {
-            if let Phase::Timed(_, Take::Over(Some(owner))) = row.phase
-                && owner != self.settings.owner
-                && !living.contains(&owner)
-            {
-                orphaned.push((key.clone(), owner));
-            }
-        }
-        let found: BTreeSet<OwnerId> = orphaned.iter().map(|(_, owner)| *owner).collect();
-        for (key, owner) in orphaned {
-            self.rows.set(&key, Phase::Due(Take::Over(Some(owner))));
-        }
-        for owner in &found {
+        let dead: BTreeSet<OwnerId> = self.owners.dead().collect();
+        for owner in &dead {
             tracing::info!(%owner, "an executor died; its rows are taken over");
         }
-        self.owners.dead.extend(&found);
-        while self.owners.dead.len() > DEAD_MAX {
-            self.owners.dead.pop_first();
+        let mut remains = false;
+        for (key, owner) in foreign {
+            if dead.contains(&owner) {
+                self.rows.set(&key, Phase::Due(Take::Over(Some(owner))));
+            } else {
+                remains = true;
+            }
         }
-        found.len()
+        if remains {
+            self.owners.ask_at = Some(self.world.now().after(self.owners.pause.max(ASK_PAUSE_FIRST)));
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! Never: takes "zero rows" for "lost" while the version that led there is not visible yet.
 
 use super::rows::{Doubt, Ending, Phase, Take};
-use super::state::State;
+use super::state::{MISS_PAUSE_MAX, State};
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, Reading, Transition};
 use postrider_core::work::{StageState, WorkKey, WorkVersion};
@@ -62,8 +62,7 @@ impl State {
             // Older than what the log showed, or not there: the log is read before its commit is visible (wait for it),
             // or the row was rewritten or deleted since (believe the table).
             _ if !visible => {
-                self.unseen.insert(key.clone());
-                self.miss(key, take);
+                self.miss(key, take, true);
             }
             Some(version) => self.renew(version),
             None => self.forget(key),
@@ -78,7 +77,7 @@ impl State {
         };
         let ours = version.lease_owner == Some(self.settings.owner) && version.state == StageState::Running;
         if ours && version.fence == checkpoint.fence && version.stage == checkpoint.stage {
-            return self.settle(&key, again(checkpoint.transition));
+            return self.settle_again(&key, again(checkpoint.transition), refused);
         }
         // Nobody but the holder leaves the fence as it is, so a settled version of our fence is our outcome.
         if Rank::of(&version) == Rank::settled(checkpoint.fence) {
@@ -106,7 +105,6 @@ impl State {
     /// Forgets what was known of the row and observes it as it is, or a newer version that came meanwhile.
     fn renew(&mut self, version: WorkVersion) {
         let newest = self.rows.remove(&version.key).and_then(|row| row.newest);
-        self.unseen.remove(&version.key);
         let read = Rank::of(&version);
         self.place(version, 0, None);
         if let Some(newest) = newest
@@ -120,13 +118,25 @@ impl State {
     fn miss_again(&mut self, key: &WorkKey, misses: u32) {
         let Some(row) = self.rows.row_mut(key) else { return };
         row.misses = misses;
-        if let Phase::Due(take) = row.phase {
-            self.miss(key, take);
+        let soon = self.clock.now().after(MISS_PAUSE_MAX);
+        match row.phase {
+            Phase::Due(take) => self.miss(key, take, false),
+            Phase::Timed(at, take) if at < soon => self.miss(key, take, false),
+            _ => {}
         }
     }
 
+    /// The row still waits for our outcome. Where a statement left it out (`refused`), another session has it locked.
+    fn settle_again(&mut self, key: &WorkKey, ending: Ending, refused: bool) {
+        if !refused {
+            return self.settle(key, ending);
+        }
+        let Some(mut row) = self.rows.remove(key) else { return };
+        row.phase = Phase::Held(self.next_try(&mut row.misses), ending);
+        self.rows.put(key, row);
+    }
+
     fn forget(&mut self, key: &WorkKey) {
-        self.unseen.remove(key);
         let newest = self.rows.remove(key).and_then(|row| row.newest);
         if let Some(newest) = newest {
             let (version, xid) = *newest;

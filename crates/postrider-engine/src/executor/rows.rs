@@ -17,6 +17,10 @@ pub(crate) struct Row {
     pub(crate) phase: Phase,
     /// Claims in a row that touched nothing although the row seemed due.
     pub(crate) misses: u32,
+    /// The log showed a version that a claim could not see yet.
+    pub(crate) unseen: bool,
+    /// The row was deleted while we were busy with it; what comes after is another row with the same key.
+    pub(crate) gone: bool,
     /// A newer version that came while we were busy with this one.
     pub(crate) newest: Option<Box<(WorkVersion, u32)>>,
 }
@@ -34,6 +38,8 @@ pub(crate) enum Phase {
     Calling,
     /// Its outcome waits for a checkpoint.
     Settling(Ending),
+    /// Its outcome waits until this time: another session has the row locked.
+    Held(Timestamp, Ending),
     /// In a checkpoint statement.
     Writing,
     /// A statement left its state open: it is read.
@@ -77,13 +83,24 @@ pub(crate) struct Rows {
     rows: BTreeMap<WorkKey, Row>,
     due: BTreeMap<StageName, VecDeque<WorkKey>>,
     timers: BTreeSet<(Timestamp, WorkKey)>,
+    unseen_count: usize,
 }
 
 impl Row {
+    /// A row of which nothing is known but this.
+    pub(crate) fn new(rank: Rank, stage: StageName, xid: u32, phase: Phase) -> Row {
+        Row { rank, stage, xid, phase, misses: 0, unseen: false, gone: false, newest: None }
+    }
+
     /// A statement or a call has this row; what the log says must wait.
     pub(crate) fn is_busy(&self) -> bool {
         match self.phase {
-            Phase::Claiming(_) | Phase::Calling | Phase::Settling(_) | Phase::Writing | Phase::Reading(_) => true,
+            Phase::Claiming(_)
+            | Phase::Calling
+            | Phase::Settling(_)
+            | Phase::Held(..)
+            | Phase::Writing
+            | Phase::Reading(_) => true,
             Phase::Due(_) | Phase::Timed(..) | Phase::Finished => false,
         }
     }
@@ -106,9 +123,15 @@ impl Rows {
         self.rows.iter()
     }
 
-    /// Puts a row into a phase; queues and timers follow. Entries of earlier phases are left and found void later.
+    /// Puts a row into a phase; queues and timers follow. An entry of a queue that an earlier phase left is found void later.
     pub(crate) fn put(&mut self, key: &WorkKey, row: Row) {
-        self.enlist(key, &row.stage, &row.phase);
+        self.remove(key);
+        match &row.phase {
+            Phase::Due(_) => self.due.entry(row.stage.clone()).or_default().push_back(key.clone()),
+            Phase::Timed(at, _) | Phase::Held(at, _) => drop(self.timers.insert((*at, key.clone()))),
+            _ => {}
+        }
+        self.unseen_count += usize::from(row.unseen);
         self.rows.insert(key.clone(), row);
     }
 
@@ -120,7 +143,17 @@ impl Rows {
     }
 
     pub(crate) fn remove(&mut self, key: &WorkKey) -> Option<Row> {
-        self.rows.remove(key)
+        let row = self.rows.remove(key)?;
+        if let Phase::Timed(at, _) | Phase::Held(at, _) = row.phase {
+            self.timers.remove(&(at, key.clone()));
+        }
+        self.unseen_count -= usize::from(row.unseen);
+        Some(row)
+    }
+
+    /// How many rows the log showed in a version that no claim could see yet.
+    pub(crate) fn unseen_count(&self) -> usize {
+        self.unseen_count
     }
 
     /// The next row of a stage that is due, moved to the claim.
@@ -147,26 +180,24 @@ impl Rows {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Moves every row whose time has come into the queue of its stage.
-    pub(crate) fn fire(&mut self, now: Timestamp) {
-        while let Some((at, key)) = self.timers.pop_first() {
-            if at > now {
-                self.timers.insert((at, key));
-                return;
-            }
-            let take = match self.rows.get(&key).map(|row| &row.phase) {
-                Some(Phase::Timed(set_for, take)) if *set_for == at => *take,
-                _ => continue,
+    /// Moves every row whose time has come: into the queue of its stage, or back to those that wait for a checkpoint, whose
+    /// keys it returns.
+    pub(crate) fn fire(&mut self, now: Timestamp) -> Vec<WorkKey> {
+        let mut settling = Vec::new();
+        while self.timers.first().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, key)) = self.timers.pop_first() else { break };
+            let Some(mut row) = self.rows.remove(&key) else { continue };
+            self.unseen_count -= usize::from(row.unseen);
+            row.phase = match row.phase {
+                Phase::Timed(_, take) => Phase::Due(take),
+                Phase::Held(_, ending) => {
+                    settling.push(key.clone());
+                    Phase::Settling(ending)
+                }
+                other => other,
             };
-            self.set(&key, Phase::Due(take));
+            self.put(&key, row);
         }
-    }
-
-    fn enlist(&mut self, key: &WorkKey, stage: &StageName, phase: &Phase) {
-        match phase {
-            Phase::Due(_) => self.due.entry(stage.clone()).or_default().push_back(key.clone()),
-            Phase::Timed(at, _) => drop(self.timers.insert((*at, key.clone()))),
-            _ => {}
-        }
+        settling
     }
 }

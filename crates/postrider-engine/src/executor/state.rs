@@ -3,18 +3,21 @@
 //! The loop hands in what happened and takes out the statements, calls and reads to start. The verbs that change this state
 //! stand in files of their own: *observe*, *claim*, *judge*, *checkpoint*, and *resolve* for what a statement left open.
 
+use super::CONSUMER;
 use super::owners::Owners;
-use super::rows::{Doubt, Ending, Phase, Row, Rows};
+use super::rows::{Doubt, Ending, Phase, Row, Rows, Take};
 use super::sweep::Suspects;
 use crate::clock::ServerClock;
 use crate::limits::Limits;
 use crate::settings::WorkSettings;
-use crate::telemetry::{StageLabel, Telemetry};
+use crate::telemetry::{ConsumerLabel, StageLabel, Telemetry};
 use crate::world::World;
 use postrider_core::call::stage_call;
+use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Claim, StageCall};
 use postrider_core::stage::StagePolicy;
+use postrider_core::time::Timestamp;
 use postrider_core::work::{StageName, WorkKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,7 +25,7 @@ use std::time::Duration;
 
 /// Pause before a row that seemed due and could not be claimed is tried again; doubled up to [`MISS_PAUSE_MAX`].
 const MISS_PAUSE_FIRST: Duration = Duration::from_millis(5);
-const MISS_PAUSE_MAX: Duration = Duration::from_secs(1);
+pub(super) const MISS_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -40,12 +43,14 @@ pub(crate) struct State {
     pub(super) settling: VecDeque<WorkKey>,
     /// Rows to read, because a statement left their state open.
     pub(super) doubts: BTreeSet<WorkKey>,
-    /// Rows whose version in the log was not yet visible to a claim.
-    pub(super) unseen: BTreeSet<WorkKey>,
     pub(super) owners: Owners,
     pub(super) suspects: Suspects,
     /// No new claims: the process is ending.
     pub(super) draining: bool,
+    /// So many statements name one row each: a batch was refused because of a row in it, and the others shall go on.
+    pub(super) one_by_one: usize,
+    /// Which stage has the first choice of the next claim statement.
+    pub(super) turn: usize,
     /// Requests to start.
     to_call: Vec<(CallTicket, StageCall)>,
 }
@@ -79,10 +84,11 @@ impl State {
             not_sent: BTreeMap::new(),
             settling: VecDeque::new(),
             doubts: BTreeSet::new(),
-            unseen: BTreeSet::new(),
             owners: Owners::default(),
             suspects: Suspects::default(),
             draining: false,
+            one_by_one: 0,
+            turn: 0,
             to_call: Vec::new(),
         }
     }
@@ -104,7 +110,8 @@ impl State {
 
     /// Rows move on to their queues whose time has come.
     pub(crate) fn fire_timers(&mut self) {
-        self.rows.fire(self.clock.now());
+        let settling = self.rows.fire(self.clock.now());
+        self.settling.extend(settling);
     }
 
     /// How long until the next timer.
@@ -114,7 +121,7 @@ impl State {
 
     /// All that the log brought so far is visible to others, so that a restart need not see it again.
     pub(crate) fn may_forget(&self) -> bool {
-        self.unseen.is_empty()
+        self.rows.unseen_count() == 0
     }
 
     pub(crate) fn report(&self) {
@@ -167,12 +174,42 @@ impl State {
     }
 
     /// The row was seen due and could not be claimed: it is tried again after a short, growing pause.
-    pub(super) fn miss(&mut self, key: &WorkKey, take: super::rows::Take) {
-        let Some(row) = self.rows.row_mut(key) else { return };
-        let pause = MISS_PAUSE_FIRST.saturating_mul(1 << row.misses.min(10)).min(MISS_PAUSE_MAX);
-        row.misses = row.misses.saturating_add(1);
-        let at = self.clock.now().after(pause);
-        self.rows.set(key, Phase::Timed(at, take));
+    pub(super) fn miss(&mut self, key: &WorkKey, take: Take, unseen: bool) {
+        let Some(mut row) = self.rows.remove(key) else { return };
+        row.unseen = unseen;
+        row.phase = Phase::Timed(self.next_try(&mut row.misses), take);
+        self.rows.put(key, row);
+    }
+
+    /// When to try again what could not be done, after so many misses.
+    pub(super) fn next_try(&self, misses: &mut u32) -> Timestamp {
+        let pause = MISS_PAUSE_FIRST.saturating_mul(1 << (*misses).min(10)).min(MISS_PAUSE_MAX);
+        *misses = misses.saturating_add(1);
+        self.clock.now().after(pause)
+    }
+
+    /// How many rows the next statement may name.
+    pub(super) fn rows_max(&mut self) -> usize {
+        if self.one_by_one == 0 {
+            return self.limits.statement_rows_max;
+        }
+        self.one_by_one -= 1;
+        1
+    }
+
+    /// A statement was refused because of a row. A single row is set aside until the sweep finds it; of several, each gets a
+    /// statement of its own.
+    pub(crate) fn refused(&mut self, keys: &[&WorkKey], error: &Error) {
+        let [key] = keys else {
+            self.one_by_one = self.one_by_one.max(keys.len().saturating_mul(2));
+            return;
+        };
+        self.rows.remove(key);
+        self.telemetry.alarms.get_or_create(&ConsumerLabel { consumer: CONSUMER.to_owned() }).inc();
+        tracing::error!(
+            error = error.report(),
+            "the work table refuses a statement for a row; the row is set aside until the next sweep"
+        );
     }
 
     /// The row is ours at this fence.
@@ -181,18 +218,23 @@ impl State {
         row.rank = Rank::claimed(claim.fence);
         row.stage = claim.stage.clone();
         row.misses = 0;
-        self.unseen.remove(&claim.key);
+        row.unseen = false;
         self.rows.put(&claim.key, row);
     }
 
     /// Our outcome is written: the row's newest version is ours, or one that came meanwhile.
     pub(super) fn written(&mut self, key: &WorkKey, stage: StageName, rank: Rank, phase: Phase) {
-        let Some(mut row) = self.rows.remove(key) else { return };
-        let newest = row.newest.take();
+        let Some(Row { newest, gone, .. }) = self.rows.remove(key) else { return };
+        if gone {
+            if let Some(newest) = newest {
+                self.observe_version(newest.0, newest.1);
+            }
+            return;
+        }
         let shown = newest.as_ref().is_some_and(|newest| Rank::of(&newest.0) >= rank);
         // A row at rest that the log has shown already needs no place here any more.
         if !(matches!(phase, Phase::Finished) && shown) {
-            self.rows.put(key, Row { rank, stage, xid: 0, phase, misses: 0, newest: None });
+            self.rows.put(key, Row::new(rank, stage, 0, phase));
         }
         if let Some(newest) = newest
             && Rank::of(&newest.0) > rank

@@ -33,14 +33,18 @@ impl State {
     /// The second look: a row that still is as it was, and that the log still has not brought, is taken in.
     pub(crate) fn convict(&mut self, reading: Reading) {
         let suspects = std::mem::take(&mut self.suspects.rows);
+        let mut hits = 0u64;
         for version in reading.rows {
             let unchanged = suspects.get(&version.key) == Some(&Rank::of(&version));
             if unchanged && self.is_news(&version) {
-                self.telemetry.sweep_hits.inc();
-                tracing::warn!(stage = %version.stage, "the sweep found a due row that the log had not brought");
+                hits += 1;
                 let known = self.rows.row(&version.key).map(|row| row.rank);
                 self.place(version, 0, known);
             }
+        }
+        if hits > 0 {
+            self.telemetry.sweep_hits.inc_by(hits);
+            tracing::warn!(rows = hits, "the sweep found due rows that the log had not brought");
         }
     }
 
