@@ -171,7 +171,8 @@ impl fmt::Debug for StreamConfirmer {
 }
 
 impl Sender {
-    /// Sends until it is told to finish or the connection is lost; the reader notices the latter by itself.
+    /// Sends until it is told to finish, the server waits in vain, or the connection is lost; the reader notices the latter two by
+    /// itself.
     async fn run(mut self) {
         let ended = self.send_statuses().await;
         if let Err(error) = ended.and(self.say_goodbye().await) {
@@ -183,6 +184,14 @@ impl Sender {
         while !self.feedback.finishing.load(Ordering::Acquire) {
             let now = Instant::now();
             let due = self.due(now);
+            if self.pace.is_awaited_in_vain() {
+                tracing::info!(
+                    confirmed = %self.sent,
+                    "the server insists on a position that may not be confirmed yet, as it does at its shutdown; the \
+                     connection is given up, so that it can stop"
+                );
+                return Ok(());
+            }
             if due <= now {
                 self.send_status().await?;
                 continue;

@@ -15,6 +15,8 @@ const GAP: Duration = Duration::from_millis(100);
 /// a position that we cannot confirm yet.
 const STORM_ASKS: u32 = 50;
 const STORM_WINDOW: Duration = Duration::from_secs(1);
+/// How long a storm is borne: what can still be confirmed comes within it, and the server waits for nothing else.
+const STORM_GRACE: Duration = Duration::from_secs(2);
 
 /// What there is to say.
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +38,8 @@ pub(super) struct Pace {
     asked_at: Option<Instant>,
     window_began: Instant,
     asks: u32,
-    storming: bool,
+    /// Since when the storm goes on.
+    storming_since: Option<Instant>,
 }
 
 impl Pace {
@@ -54,7 +57,7 @@ impl Pace {
             asked_at: None,
             window_began: now,
             asks: 0,
-            storming: false,
+            storming_since: None,
         }
     }
 
@@ -62,7 +65,7 @@ impl Pace {
     pub(super) fn note_ask(&mut self, wal_end: Lsn, now: Instant) {
         let quiet = self.asked_at.is_none_or(|at| now.saturating_duration_since(at) > STORM_WINDOW);
         if wal_end != self.asked_wal_end || quiet {
-            self.storming = false;
+            self.storming_since = None;
             self.begin_window(now);
         } else if now.saturating_duration_since(self.window_began) > STORM_WINDOW {
             self.begin_window(now);
@@ -70,16 +73,23 @@ impl Pace {
         self.asked_wal_end = wal_end;
         self.asked_at = Some(now);
         self.asks = self.asks.saturating_add(1);
-        self.storming |= self.asks > STORM_ASKS;
+        if self.asks > STORM_ASKS {
+            self.storming_since.get_or_insert(now);
+        }
     }
 
     pub(super) fn note_sent(&mut self, now: Instant) {
         self.sent_at = now;
     }
 
+    /// The server has waited long enough for a position that we cannot confirm: only our going lets it shut down.
+    pub(super) fn is_awaited_in_vain(&self) -> bool {
+        self.storming_since.zip(self.asked_at).is_some_and(|(since, asked)| asked.saturating_duration_since(since) > STORM_GRACE)
+    }
+
     /// When to send, in the past or present for "at once".
     pub(super) fn due(&self, wants: Wants, now: Instant) -> Instant {
-        if wants.urgent || (wants.owed && !self.storming) {
+        if wants.urgent || (wants.owed && self.storming_since.is_none()) {
             return now;
         }
         if wants.risen || wants.owed { self.sent_at + GAP.min(self.period) } else { self.sent_at + self.period }
@@ -143,6 +153,32 @@ mod tests {
         assert_eq!(pace.due(OWED, now), now);
     }
 
+    /// Asks for one position for `span`, again a hundred microseconds after each answer.
+    fn storm(pace: &mut Pace, wal_end: Lsn, began: Instant, span: Duration) -> Instant {
+        let mut now = began;
+        while now < began + span {
+            pace.note_ask(wal_end, now);
+            now = pace.due(OWED, now).max(now) + Duration::from_micros(100);
+            pace.note_sent(now);
+        }
+        now
+    }
+
+    #[test]
+    fn a_storm_is_borne_for_two_seconds() {
+        let start = Instant::now();
+        let mut pace = Pace::new(millis(60_000), start);
+        let now = storm(&mut pace, Lsn(7), start, millis(1_900));
+        assert!(!pace.is_awaited_in_vain());
+        // Whatever the server still writes begins it anew, and so does a silence.
+        let now = storm(&mut pace, Lsn(8), now, millis(1_900));
+        assert!(!pace.is_awaited_in_vain());
+        let now = storm(&mut pace, Lsn(8), now + millis(1_500), millis(1_900));
+        assert!(!pace.is_awaited_in_vain());
+        storm(&mut pace, Lsn(8), now, millis(500));
+        assert!(pace.is_awaited_in_vain());
+    }
+
     #[test]
     fn the_asks_of_an_idle_stream_are_no_storm() {
         let start = Instant::now();
@@ -151,6 +187,7 @@ mod tests {
             let now = start + millis(100) * turn;
             pace.note_ask(Lsn(7), now);
             assert_eq!(pace.due(OWED, now), now);
+            assert!(!pace.is_awaited_in_vain());
         }
     }
 }
