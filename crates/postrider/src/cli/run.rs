@@ -7,6 +7,7 @@ use crate::console::{self, Console};
 use crate::{exit, wiring};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::LogSource;
+use postrider_core::position::Lsn;
 use postrider_engine::{Parts, Shutdown, Telemetry, World};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -63,6 +64,10 @@ async fn assemble(
     let Some(identity) = patience.insist("asking the server who it is", || source.identify()).await? else {
         return Ok(None);
     };
+    // Before the journal is made: it is bound to its slot for ever, and a mistyped name must not bind it.
+    if patience.insist("checking the server", || source.check(Lsn::ZERO)).await?.is_none() {
+        return Ok(None);
+    }
     let journal = wiring::journal(configuration, &identity)?;
     let work = match &configuration.work {
         None => None,
