@@ -33,7 +33,8 @@ fn assert_refused(rider: &mut Rider, kind: ErrorKind, words: &[&str]) {
 fn a_start_that_cannot_be_says_why_and_the_cure_and_loses_nothing() {
     let scene = Scene::start();
     let endpoint = Endpoint::alone(|_, _| Play::Answer);
-    let mut rider = scene.rider("rider", outbox() + &sink_http("events", &endpoint.address(), "") + &one_stage(&endpoint));
+    let mut rider =
+        scene.rider("rider", outbox() + &sink_http("events", &endpoint.address(), "") + &one_stage(&endpoint));
     let made = rider.end_of(&["setup", "--role", "courier"]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     scene.db.run("ALTER ROLE courier PASSWORD 'secret'");
@@ -54,7 +55,7 @@ fn a_start_that_cannot_be_says_why_and_the_cure_and_loses_nothing() {
     rider.plan = good.clone();
 
     rider.plan.rest.push_str("[limits]\ndrian = \"1s\"\n");
-    assert_refused(&mut rider, ErrorKind::Configuration, &["drian", "drain", "line"]);
+    assert_refused(&mut rider, ErrorKind::Configuration, &["drian", "drain", "postrider.toml:"]);
     rider.plan = good;
 
     scene.db.run("ALTER ROLE courier NOREPLICATION");
@@ -138,7 +139,10 @@ fn an_endpoint_that_cannot_be_reached_costs_no_attempt() {
         "SELECT DISTINCT last_error, deferral_count FROM pending_work WHERE last_error IS NOT NULL AND closed_at IS NULL",
     );
     assert_eq!(rows, [["NOT_SENT: connection refused", "0"]]);
-    assert_eq!(scene.db.number("SELECT count(*) FROM pending_work WHERE stage_state IN ('PENDING', 'RETRY', 'RUNNING')"), 5);
+    assert_eq!(
+        scene.db.number("SELECT count(*) FROM pending_work WHERE stage_state IN ('PENDING', 'RETRY', 'RUNNING')"),
+        5
+    );
     assert_eq!(scene.db.number("SELECT max(attempt_count) FROM pending_work WHERE stage_state <> 'RUNNING'"), 0);
 
     let endpoint = Endpoint::on(port, None, Box::new(|_, _| Play::Answer));

@@ -52,7 +52,8 @@ fn a_claim_that_was_not_sent_is_given_back() {
     let (first, second) = (Database::connect(&scene.url()), Database::connect(&scene.url()));
     let lock = "LOCK TABLE pending_work IN SHARE ROW EXCLUSIVE MODE";
     let waits = |mode: &str| {
-        let sql = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = 'pending_work'::regclass AND mode =";
+        let sql =
+            "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = 'pending_work'::regclass AND mode =";
         scene.db.is(&format!("{sql} '{mode}'"))
     };
     first.run("BEGIN");

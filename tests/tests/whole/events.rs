@@ -118,8 +118,14 @@ fn payloads_of_every_kind_and_messages_arrive_as_they_were_written() {
     wait_until("the last event is there", || types(&scene).last().is_some_and(|last| last == "last"));
     let lines = lines(&scene);
     let payloads: Vec<_> = lines.iter().map(|line| line["payload"].clone()).collect();
-    let expected =
-        [Value::Null, Value::Null, json!("no JSON: \"\n{"), json!({ "base64": "AP8Q" }), json!({ "stop": true }), json!({})];
+    let expected = [
+        Value::Null,
+        Value::Null,
+        json!("no JSON: \"\n{"),
+        json!({ "base64": "AP8Q" }),
+        json!({ "stop": true }),
+        json!({}),
+    ];
     assert_eq!(payloads, expected);
     assert_eq!((&lines[2]["id"], &lines[2]["key"], &lines[2]["type"]), (&json!("l-1"), &json!("Ada"), &Value::Null));
     rider.still_runs();

@@ -43,7 +43,11 @@ impl Progress {
             .unwrap_or_else(|error| panic!("the journal does not open: {}", error.report()));
         let end = opened.journal.appended();
         assert!(end >= self.journal_end, "the journal's end went back from {} to {end}", self.journal_end);
-        assert!(end.0 >= self.confirmed, "the slot is confirmed at {:X}, beyond the journal's end {end}", self.confirmed);
+        assert!(
+            end.0 >= self.confirmed,
+            "the slot is confirmed at {:X}, beyond the journal's end {end}",
+            self.confirmed
+        );
         self.journal_end = end;
         for consumer in ["work", "events"] {
             let Some(position) = opened.positions.load(consumer).unwrap() else {
@@ -96,13 +100,13 @@ fn thirty_kills_under_load_lose_nothing_double_nothing_and_move_no_position_back
     assert_nothing_lost_or_doubled(&scene, submitted);
     assert_first_deliveries_in_order(&endpoint, submitted);
     let absorbed = scene.db.number("SELECT count(*) FROM quoting.requests WHERE replayed");
-    let saved = progress.positions.len();
     println!("seed {SEED}: {submitted} quotes, {KILLS} kills, {absorbed} repeats absorbed");
     assert!(absorbed > 0, "no kill fell between a commit and its checkpoint: the test has shown nothing");
-    assert_eq!(saved, 2, "both consumers had saved positions that could have gone back: {progress:?}");
+    assert!(progress.positions.contains_key("work"), "positions were saved, and could have gone back: {progress:?}");
     rider.signal("TERM");
     assert_eq!(rider.wait().0, Some(0));
     progress.note_journal(&rider, &identity);
+    assert_eq!(progress.positions.len(), 2, "both consumers' positions are saved at the end: {progress:?}");
 }
 
 fn everything(endpoint: &Endpoint) -> String {
@@ -174,11 +178,8 @@ fn assert_first_deliveries_in_order(endpoint: &Endpoint, submitted: i64) {
 fn identity_of(scene: &Scene, rider: &Rider) -> SourceIdentity {
     use postrider_core::ports::LogSource;
     let options = postrider_postgres::ConnectOptions::parse(&scene.url(), &BTreeMap::new()).unwrap();
-    let source = postrider_postgres::ReplicationSource::new(
-        options,
-        rider.plan.slot.as_str(),
-        rider.plan.publication.as_str(),
-    );
+    let source =
+        postrider_postgres::ReplicationSource::new(options, rider.plan.slot.as_str(), rider.plan.publication.as_str());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(source.identify()).unwrap()
 }

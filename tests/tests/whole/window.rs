@@ -76,10 +76,7 @@ fn an_answer_that_comes_too_late_is_unknown_and_the_repeat_has_no_second_effect(
     scene.db.submit(1..2);
     wait_until("the request comes again", || endpoint.count(PRICING) == 2);
     assert_eq!(scene.effects(), (1, 0));
-    assert_eq!(
-        scene.db.text("SELECT last_error FROM pending_work"),
-        "UNKNOWN: no answer within the stage's time-out"
-    );
+    assert_eq!(scene.db.text("SELECT last_error FROM pending_work"), "UNKNOWN: no answer within the stage's time-out");
     assert_eq!(rider.metric_of("postrider_stage_verdicts_total", "verdict=\"retry\""), 1.0);
 
     endpoint.release();
@@ -133,11 +130,8 @@ fn two_orchestrators_share_the_rows_and_never_a_claim() {
 fn an_orchestrator_that_sleeps_longer_than_its_lease_changes_nothing_when_it_wakes() {
     let mut scene = Scene::start();
     let service = scene.start_service();
-    let endpoint =
-        Endpoint::before(&service, |_, before| if before == 0 { Play::Hold } else { Play::Answer });
-    let one_stage = || {
-        work(&[stage("PRICING", &endpoint.address(), None, "timeout = \"2s\"\nlease = \"3s\"\n")])
-    };
+    let endpoint = Endpoint::before(&service, |_, before| if before == 0 { Play::Hold } else { Play::Answer });
+    let one_stage = || work(&[stage("PRICING", &endpoint.address(), None, "timeout = \"2s\"\nlease = \"3s\"\n")]);
     let mut sleeper = scene.rider("sleeper", one_stage());
     let mut waker = scene.rider("waker", one_stage());
     sleeper.setup();
