@@ -84,7 +84,9 @@ impl Pace {
 
     /// The server has waited long enough for a position that we cannot confirm: only our going lets it shut down.
     pub(super) fn is_awaited_in_vain(&self) -> bool {
-        self.storming_since.zip(self.asked_at).is_some_and(|(since, asked)| asked.saturating_duration_since(since) > STORM_GRACE)
+        self.storming_since
+            .zip(self.asked_at)
+            .is_some_and(|(since, asked)| asked.saturating_duration_since(since) > STORM_GRACE)
     }
 
     /// When to send, in the past or present for "at once".
