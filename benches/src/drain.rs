@@ -106,7 +106,8 @@ async fn compare(options: &Options) -> Result<()> {
         });
         figures.extend(drain_case(&server, case, options).await?);
     }
-    let report = report.ok_or_else(|| Error::new("there is no such case").hint("The cases are `1 row` and `1000 rows`."))?;
+    let report =
+        report.ok_or_else(|| Error::new("there is no such case").hint("The cases are `1 row` and `1000 rows`."))?;
     report.finish(&figures);
     Ok(())
 }
@@ -140,9 +141,8 @@ fn figures(case: &Case, load: Load, ours: &[Drained], other: &[Drained], to_file
     let rows = load.rows() as f64;
     let speed = |all: &[Drained]| all.iter().map(|one| rows / one.wall.as_secs_f64()).collect();
     let cpu = |all: &[Drained]| all.iter().map(|one| one.cpu.as_secs_f64()).collect();
-    let server_cpu = |all: &[Drained]| {
-        json!(median(&all.iter().map(|one| one.server_cpu.as_secs_f64()).collect::<Vec<_>>()))
-    };
+    let server_cpu =
+        |all: &[Drained]| json!(median(&all.iter().map(|one| one.server_cpu.as_secs_f64()).collect::<Vec<_>>()));
     let extra = |to_file: f64| {
         let members = [
             ("rows", json!(load.rows())),
@@ -184,8 +184,10 @@ async fn drain_ours(server: &Server, end: &str) -> Result<(Tally, Drained)> {
     let mut command = Command::new(std::env::current_exe().context(|| "cannot find this program")?);
     command.args(["read", "--url", &server.url(), "--slot", SLOT, "--end", end, "--journal"]).arg(&journal);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let (drained, said) = timed(server, &mut command)?;
+    let server_cpu_before = cpu_of_server(server.postmaster()?);
+    let (mut drained, said) = timed(&mut command)?;
     backlog::check_and_drop_slot(server, SLOT, end).await?;
+    drained.server_cpu = cpu_of_server(server.postmaster()?).saturating_sub(server_cpu_before);
     fs::remove_dir_all(&journal).context(|| "cannot remove the journal")?;
     let said: Value = serde_json::from_slice(&said).context(|| "the reader did not say what it read")?;
     let number = |key: &str| said[key].as_u64().unwrap_or(0);
@@ -195,8 +197,10 @@ async fn drain_ours(server: &Server, end: &str) -> Result<(Tally, Drained)> {
 async fn drain_other(server: &Server, end: &str, output: &Path, format: Format) -> Result<Drained> {
     const SLOT: &str = "other";
     backlog::copy_slot(server, SLOT).await?;
-    let (drained, _) = timed(server, &mut recvlogical::command(server, SLOT, end, output, format))?;
+    let server_cpu_before = cpu_of_server(server.postmaster()?);
+    let (mut drained, _) = timed(&mut recvlogical::command(server, SLOT, end, output, format))?;
     backlog::check_and_drop_slot(server, SLOT, end).await?;
+    drained.server_cpu = cpu_of_server(server.postmaster()?).saturating_sub(server_cpu_before);
     Ok(drained)
 }
 
@@ -211,9 +215,7 @@ async fn drain_to_file(server: &Server, end: &str) -> Result<(Tally, Drained)> {
 }
 
 /// From the start of a process to its end, and what it printed.
-fn timed(server: &Server, command: &mut Command) -> Result<(Drained, Vec<u8>)> {
-    let postmaster = server.postmaster()?;
-    let server_cpu_before = cpu_of_server(postmaster);
+fn timed(command: &mut Command) -> Result<(Drained, Vec<u8>)> {
     let cpu_before = cpu_of_ended_children();
     let began = Instant::now();
     let output = command.stderr(Stdio::inherit()).output().context(|| "cannot start a side")?;
@@ -222,8 +224,7 @@ fn timed(server: &Server, command: &mut Command) -> Result<(Drained, Vec<u8>)> {
         return Err(Error::new(format!("a side failed ({})", output.status)));
     }
     let cpu = cpu_of_ended_children() - cpu_before;
-    let server_cpu = cpu_of_server(postmaster).saturating_sub(server_cpu_before);
-    Ok((Drained { wall, cpu, server_cpu }, output.stdout))
+    Ok((Drained { wall, cpu, ..Drained::default() }, output.stdout))
 }
 
 fn fresh(dir: PathBuf) -> Result<PathBuf> {

@@ -145,8 +145,8 @@ mod tests {
     #[test]
     fn a_request_is_whole_only_with_its_body() {
         let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabcPOST";
-        assert_eq!(lengths(request), Some((46, 3)));
-        assert_eq!(lengths(&request[..48]), None);
+        assert_eq!(lengths(request), Some((47, 3)));
+        assert_eq!(lengths(&request[..49]), None);
         assert_eq!(lengths(&request[..40]), None);
     }
 

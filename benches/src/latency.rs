@@ -130,7 +130,8 @@ async fn compare(options: &Options) -> Result<()> {
     let endpoint = Endpoint::start(Manner::Prompt)?;
     write_configuration(&server, &endpoint)?;
     product::set_up(server.cluster.home_dir())?;
-    let wanted = |side: Side| options.side.is_empty() || options.side.iter().any(|name| side.name().contains(name.as_str()));
+    let wanted =
+        |side: Side| options.side.is_empty() || options.side.iter().any(|name| side.name().contains(name.as_str()));
     let mut turns: HashMap<Side, Vec<Turn>> = HashMap::new();
     for run in 1..=options.runs {
         for side in SIDES.into_iter().filter(|side| wanted(*side)) {
@@ -159,7 +160,8 @@ fn figures(turns: &HashMap<Side, Vec<Turn>>, rate: f64) -> Vec<Figure> {
     let mut figures = Vec::new();
     for other in [Side::Notify, Side::Second] {
         let against_notify = other == Side::Notify;
-        let goals = [against_notify.then_some(Goal::Ratio(1.0 / 1.3)), against_notify.then_some(Goal::Ratio(2.0)), None];
+        let goals =
+            [against_notify.then_some(Goal::Ratio(1.0 / 1.3)), against_notify.then_some(Goal::Ratio(2.0)), None];
         let values: [(&'static str, fn(&Turn) -> f64); 3] =
             [("p50 ms", |turn| turn.p50_ms), ("p99 ms", |turn| turn.p99_ms), ("server cpu us", |turn| turn.cpu_us)];
         for ((unit, value), goal) in values.into_iter().zip(goals) {
@@ -200,7 +202,7 @@ async fn take_turn(server: &Server, endpoint: &Endpoint, side: Side, options: &O
     let cpu = cpu_of_server(postmaster) - cpu_before;
     if let Some(running) = running {
         check_closed(server, side).await?;
-        running.stop("TERM")?;
+        running.stop()?;
     }
     let arrivals = std::mem::take(&mut *endpoint.arrivals());
     let waits: Vec<f64> = commits

@@ -62,9 +62,9 @@ impl Bench for Memory {
 async fn compare(options: &Memory) -> Result<()> {
     let server = Server::start(&SETTINGS).await?;
     let version = server.cluster.installation().version();
-    let ours = "ours: postrider run, ack=sinks, a required ndjson sink that takes all and an http sink that is never answered";
-    let report =
-        Report::begin("memory", options.json, format!("{}; {ours}", Server::describe(version, &SETTINGS)));
+    let ours =
+        "ours: postrider run, ack=sinks, a required ndjson sink that takes all and an http sink that is never answered";
+    let report = Report::begin("memory", options.json, format!("{}; {ours}", Server::describe(version, &SETTINGS)));
     backlog::begin(&server).await?;
     let before = server.text("SELECT pg_current_wal_lsn()::text").await?;
     let scaled = |rows: u64| ((rows as f64 * options.scale) as u64).max(1);
@@ -105,9 +105,8 @@ async fn drain_ours(server: &Server, end: &str, rows: u64) -> Result<u64> {
     backlog::copy_slot(server, SLOT).await?;
     let home = server.cluster.home_dir();
     let mut running = product::start(home)?;
-    let confirmed = format!(
-        "SELECT (confirmed_flush_lsn >= '{end}')::text FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
-    );
+    let confirmed =
+        format!("SELECT (confirmed_flush_lsn >= '{end}')::text FROM pg_replication_slots WHERE slot_name = '{SLOT}'");
     let deadline = Instant::now() + PATIENCE;
     while server.text(&confirmed).await? != "true" {
         running.still_runs()?;
@@ -117,7 +116,7 @@ async fn drain_ours(server: &Server, end: &str, rows: u64) -> Result<u64> {
         sleep(LOOK_EVERY).await;
     }
     let peak = peak_resident(running.pid()).ok_or_else(|| Error::new("the product's memory cannot be read"))?;
-    running.stop("TERM")?;
+    running.stop()?;
     backlog::check_and_drop_slot(server, SLOT, end).await?;
     let delivered = count_lines(&home.join("events.ndjson"))?;
     if delivered < rows {

@@ -43,9 +43,9 @@ impl Running {
         self.child.try_wait().context(|| format!("cannot look at {}", self.name))
     }
 
-    /// Asks it to end with SIGTERM, or SIGINT where `interrupt` is set, and waits for it.
-    pub(crate) fn stop(mut self, name: &str) -> Result<()> {
-        signal(name, &[self.pid()])?;
+    /// Asks it to end with SIGTERM, and waits for it.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        signal("TERM", &[self.pid()])?;
         wait_gone(&[self.pid()], END_WITHIN)?;
         let status = self.child.wait().context(|| format!("cannot wait for {}", self.name))?;
         if status.success() { Ok(()) } else { Err(Error::new(format!("{} ended badly ({status})", self.name))) }
@@ -67,12 +67,16 @@ pub(crate) fn cpu_of_ended_children() -> Duration {
 
 /// User and system time of a server: the postmaster and all its processes, those that have ended, too.
 pub(crate) fn cpu_of_server(postmaster: u32) -> Duration {
-    let ended = stat_field(&postmaster.to_string(), CUTIME) + stat_field(&postmaster.to_string(), CUTIME + 1);
-    let mut all = TICK * u32::try_from(ended).unwrap_or(u32::MAX);
-    for pid in children_of(postmaster).into_iter().chain([postmaster]) {
-        all += running_time(pid);
+    let pid = postmaster.to_string();
+    let ended = || stat_field(&pid, CUTIME) + stat_field(&pid, CUTIME + 1);
+    loop {
+        let before = ended();
+        let running: Duration = children_of(postmaster).into_iter().chain([postmaster]).map(running_time).sum();
+        // A process that ended on the way was counted by neither or by both.
+        if ended() == before {
+            return running + TICK * u32::try_from(before).unwrap_or(u32::MAX);
+        }
     }
-    all
 }
 
 /// The most memory the process has had resident so far, in bytes; `None` once it is gone.
@@ -112,7 +116,8 @@ mod tests {
     #[test]
     fn a_busy_child_is_counted_once_it_has_ended() {
         let before = cpu_of_ended_children();
-        let mut child = Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]).spawn().unwrap();
+        let mut child =
+            Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]).spawn().unwrap();
         assert!(child.wait().unwrap().success());
         assert!(cpu_of_ended_children() - before >= TICK);
     }

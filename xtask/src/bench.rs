@@ -14,6 +14,9 @@ pub(crate) struct Bench {
     /// One JSON object a line on stdout for each figure.
     #[arg(long)]
     json: bool,
+    /// What else the bench takes: `-- --runs 2`; `-- --help` says what.
+    #[arg(last = true)]
+    arguments: Vec<String>,
 }
 
 impl Bench {
@@ -25,6 +28,7 @@ impl Bench {
         if self.json {
             bench.arg("--json");
         }
+        bench.args(&self.arguments);
         workspace::run(&mut bench)
     }
 }
