@@ -195,11 +195,11 @@ impl Incoming {
                 .with_hint("The server's log says why, if it was not a crash or the network."));
         }
         if let Some(mark) = self.mark
-            && let Some(bytes) = self.low_water.note_read(Instant::now())
+            && let Some(bytes) = self.low_water.note_read(Instant::now(), count)
             && mark.set(bytes).is_err()
         {
             self.mark = None;
-            self.low_water.note_silence();
+            self.low_water.note_silence(Instant::now());
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Incoming {
 
     /// Wakes for each byte again; the kernel reports what is queued already.
     fn lower_mark(&mut self) {
-        if let Some(bytes) = self.low_water.note_silence()
+        if let Some(bytes) = self.low_water.note_silence(Instant::now())
             && let Some(mark) = self.mark
             && mark.set(bytes).is_err()
         {

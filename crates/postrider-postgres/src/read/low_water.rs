@@ -3,6 +3,9 @@
 //! The server sends each message of a transaction by itself. A reader that is woken for each costs the server more than
 //! twice the processor time of the messages themselves; one that is woken for 64 KiB costs it nothing. Raised while the
 //! stream is quiet, the mark would hold messages back.
+//!
+//! A mark that was not reached in time does not yet mean silence: a server that shares its processors may need longer to fill
+//! it. So it is lowered, which brings what is queued, and raised again at once if that was much.
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +17,8 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// From 16 KiB on the size makes no difference.
 const RAISED_BYTES: i32 = 64 * 1024;
 const LOWERED_BYTES: i32 = 1;
+/// So much queued when the mark is lowered means that the stream is busy all the same.
+const BUSY_BYTES: usize = 16 * 1024;
 
 /// Counts reads; time comes as an argument.
 #[derive(Debug, Default)]
@@ -21,13 +26,21 @@ pub(super) struct LowWater {
     raised: bool,
     reads: u32,
     window_began: Option<Instant>,
+    /// The mark was lowered at this time, and nothing has come since.
+    lowered_at: Option<Instant>,
 }
 
 impl LowWater {
     /// Counts a read that brought bytes. Returns the mark to set, if it changes.
-    pub(super) fn note_read(&mut self, now: Instant) -> Option<i32> {
+    pub(super) fn note_read(&mut self, now: Instant, bytes: usize) -> Option<i32> {
         if self.raised {
             return None;
+        }
+        let lowered_just_now =
+            self.lowered_at.take().is_some_and(|at| now.saturating_duration_since(at) <= BUSY_WINDOW);
+        if lowered_just_now && bytes >= BUSY_BYTES {
+            self.raised = true;
+            return Some(RAISED_BYTES);
         }
         let began = *self.window_began.get_or_insert(now);
         if now.saturating_duration_since(began) > BUSY_WINDOW {
@@ -44,10 +57,10 @@ impl LowWater {
     }
 
     /// Nothing came for as long as `patience`, or nobody reads any more. Returns the mark to set, if it changes.
-    pub(super) fn note_silence(&mut self) -> Option<i32> {
-        let changed = self.raised.then_some(LOWERED_BYTES);
-        *self = LowWater::default();
-        changed
+    pub(super) fn note_silence(&mut self, now: Instant) -> Option<i32> {
+        let was_raised = self.raised;
+        *self = LowWater { lowered_at: was_raised.then_some(now), ..LowWater::default() };
+        was_raised.then_some(LOWERED_BYTES)
     }
 
     /// How long to wait for bytes before the mark must be lowered; `None` while it is low.
@@ -61,7 +74,7 @@ mod tests {
     use super::*;
 
     fn reads(low_water: &mut LowWater, from: Instant, count: u32, gap: Duration) -> Vec<Option<i32>> {
-        (0..count).map(|turn| low_water.note_read(from + gap * turn)).collect()
+        (0..count).map(|turn| low_water.note_read(from + gap * turn, 100)).collect()
     }
 
     #[test]
@@ -80,7 +93,7 @@ mod tests {
         let changes = reads(&mut low_water, Instant::now(), 1000, Duration::from_micros(140));
         assert!(changes.iter().all(Option::is_none));
         assert_eq!(low_water.patience(), None);
-        assert_eq!(low_water.note_silence(), None);
+        assert_eq!(low_water.note_silence(Instant::now()), None);
     }
 
     #[test]
@@ -88,11 +101,30 @@ mod tests {
         let mut low_water = LowWater::default();
         let start = Instant::now();
         reads(&mut low_water, start, 32, Duration::ZERO);
-        assert_eq!(low_water.note_silence(), Some(1));
-        assert_eq!(low_water.note_silence(), None);
+        assert_eq!(low_water.note_silence(start), Some(1));
+        assert_eq!(low_water.note_silence(start), None);
         assert_eq!(low_water.patience(), None);
         let changes = reads(&mut low_water, start, 32, Duration::ZERO);
         assert_eq!(changes.iter().flatten().count(), 1);
         assert_eq!(changes[31], Some(65536));
+    }
+
+    #[test]
+    fn much_that_was_queued_when_it_was_lowered_raises_it_again() {
+        let start = Instant::now();
+        for (bytes, after, wanted) in [
+            (BUSY_BYTES, Duration::from_millis(4), Some(65536)),
+            (BUSY_BYTES - 1, Duration::from_millis(4), None),
+            (BUSY_BYTES, Duration::from_millis(5), None),
+        ] {
+            let mut low_water = LowWater::default();
+            reads(&mut low_water, start, 32, Duration::ZERO);
+            low_water.note_silence(start);
+            assert_eq!(low_water.note_read(start + after, bytes), wanted, "{bytes} {after:?}");
+            // Only the first read behind the silence says so.
+            if wanted.is_none() {
+                assert_eq!(low_water.note_read(start + after, BUSY_BYTES), None, "{bytes} {after:?}");
+            }
+        }
     }
 }
