@@ -153,11 +153,13 @@ pub struct SlotHealth {
     pub wal_status: String,
 }
 
-/// The work table. Every writing statement is guarded by the fence; a missing reply means that the guard did not hold.
+/// The work table. Every writing statement is guarded by the fence. Rows locked by others are skipped: they have no reply; a
+/// missing reply means that the guard did not hold or that the row was locked: read it. A row that holds what we cannot read is
+/// left out of every answer, and reported where it is read.
 pub trait WorkTable: Send + Sync + fmt::Debug {
     /// Claims rows in one statement: key, stage, seen fence, state `PENDING` or `RETRY` (or, with `take_over`, `RUNNING`
-    /// with the lease run out by the server's clock, or with an owner in `dead`), attempts below the limit, due. A take-over of a row at its limit
-    /// makes it `UNKNOWN` instead. Rows locked by others are waited for one by one.
+    /// without a lease, with one that has run out by the server's clock, or with an owner in `dead`), attempts below the limit,
+    /// due. A take-over of a row at its limit makes it `UNKNOWN` instead. Waits for no row.
     fn claim<'a>(
         &'a self,
         owner: OwnerId,
@@ -165,7 +167,7 @@ pub trait WorkTable: Send + Sync + fmt::Debug {
         dead: &'a [OwnerId],
     ) -> BoxFuture<'a, Result<Vec<ClaimReply>>>;
 
-    /// Writes outcomes in one statement, each guarded by key, stage, claimed fence, owner and `RUNNING`.
+    /// Writes outcomes in one statement, each guarded by key, stage, claimed fence, owner and `RUNNING`. Waits for no row.
     fn checkpoint<'a>(
         &'a self,
         owner: OwnerId,
@@ -178,8 +180,8 @@ pub trait WorkTable: Send + Sync + fmt::Debug {
     /// Starts to read all open rows in one snapshot.
     fn open_rows(&self) -> BoxFuture<'_, Result<Box<dyn OpenRows>>>;
 
-    /// The executors that hold their advisory lock now. `None` where that says nothing: our own connection is new, and
-    /// the others may still be reconnecting after a restart of the server.
+    /// The executors that hold their advisory lock now. `None` where that says nothing: the server or our own connection is
+    /// new, and the others may still be reconnecting.
     fn living_owners(&self) -> BoxFuture<'_, Result<Option<BTreeSet<OwnerId>>>>;
 }
 
@@ -263,7 +265,8 @@ pub enum Transition {
     Park { reason: String },
     /// `UNKNOWN`: nobody knows what the receiver did, and it may not be asked again blindly.
     Unknown { reason: String },
-    /// The claim is given back unsent: `PENDING`, the attempt given back.
+    /// The claim is given back unsent: `PENDING`, the attempt given back. After the first attempt (no deferral) the payload's
+    /// hash is forgotten, too: nothing was sent under it, so the payload may still be changed.
     Release,
 }
 

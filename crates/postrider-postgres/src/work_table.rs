@@ -3,6 +3,7 @@
 //! Claims and checkpoints go apart so that a burst of the one never delays the other; reads go apart so that nothing waits for them.
 //! Every writing statement is guarded by the fence, and is sent once: what became of one whose reply was lost, a read tells.
 
+mod cells;
 mod checkpoint;
 mod claim;
 mod guarded;
@@ -24,14 +25,14 @@ use postrider_core::work::{OwnerId, WorkKey};
 
 use crate::client::Session;
 use crate::options::ConnectOptions;
-use guarded::GuardedStatement;
 use layout::Layout;
 use open_rows::SnapshotPages;
 use owners::OwnerLock;
 
 /// What a writing session is told first. A claim must be durable before its request leaves, else a crash of the server issues the
 /// same fence twice; `remote_apply` is stricter and stays. Every statement reaches its rows by the key, so plans are made once
-/// and cannot tip over into scanning the table while its statistics are young.
+/// and cannot tip over into scanning the table while its statistics are young. No row is waited for: the lock time-out is for
+/// whoever locks the whole table.
 const WRITING_PREAMBLE: &str = "SELECT set_config('synchronous_commit', \
        CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false); \
      SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
@@ -48,7 +49,8 @@ const READING_PREAMBLE: &str = "SET default_transaction_isolation = 'read commit
 pub struct WorkTableSettings {
     /// Who claims here; its advisory lock says that we live.
     pub owner: OwnerId,
-    /// After our own lock was lost and taken again, for so long the locks say nothing about the others.
+    /// After the server was started, and after our own lock was lost and taken again, for so long the locks say nothing about the
+    /// others. It must be longer than the pause between two tries to connect, a second, and the time that connecting takes.
     pub owner_grace: Duration,
 }
 
@@ -61,14 +63,15 @@ impl WorkTableSettings {
 
 /// The work table behind its port.
 ///
-/// Beyond what the port promises: a row that another session keeps locked for more than about a second (and for a whole batch, more than five)
-/// is missing from the reply, too; what is read of it next shows its guard still holding. A lost connection is replaced at the next call.
+/// Beyond what the port promises: rows with values that we cannot read are left out everywhere, and reported once for each call.
+/// A table that is locked as a whole for more than a second or two is a `Transient` error. A lost connection is replaced at
+/// the next call.
 #[derive(Debug)]
 pub struct PgWorkTable {
     options: ConnectOptions,
     layout: Arc<Layout>,
-    claim: GuardedStatement,
-    checkpoint: GuardedStatement,
+    claim: Arc<str>,
+    checkpoint: Arc<str>,
     read: Arc<str>,
     claims: Session,
     checkpoints: Session,
@@ -150,10 +153,9 @@ impl WorkTable for PgWorkTable {
             if !self.owner_lock.says_who_lives(self.owner_grace) {
                 return Ok(None);
             }
-            let living = owners::living(&*self.reads.connection().await?).await?;
+            let living = owners::living(&*self.reads.connection().await?, self.owner_grace).await?;
             // Without ourselves it is the answer of a server that has just started, before we noticed that our lock is gone.
-            let says_who_lives = living.contains(&self.owner) && self.owner_lock.says_who_lives(self.owner_grace);
-            Ok(says_who_lives.then_some(living))
+            Ok(living.filter(|living| living.contains(&self.owner) && self.owner_lock.says_who_lives(self.owner_grace)))
         })
     }
 }

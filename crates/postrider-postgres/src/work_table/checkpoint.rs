@@ -1,8 +1,9 @@
 //! What: writes what came of calls, many in one statement, each guarded by the fence that its claim wrote.
 //! Where: the walk's *checkpoint*, after *judge*; what it writes comes back through the log as the next lap.
 //! Takes and gives: transitions to "written", or to the claim of the next stage where it was chained.
-//! Never: writes a row that is no longer ours, and never sends a statement again whose reply was lost.
+//! Never: writes a row that is no longer ours, waits for one that others hold, or sends a statement again whose reply was lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::error::Result;
@@ -10,8 +11,9 @@ use postrider_core::ports::{Checkpoint, CheckpointReply, Claim, Transition};
 use postrider_core::work::{OwnerId, StageName, StageState};
 use tokio_postgres::Row;
 
-use super::guarded::GuardedStatement;
-use super::layout::{Layout, assignments, count, key_parameters, micros, unreadable};
+use super::cells::{Cells, LeftOut, Unreadable};
+use super::guarded;
+use super::layout::{Layout, assignments, key_parameters, micros};
 use crate::client::{Connection, Parameters};
 
 /// The columns of `asked` behind the key: the guard's, then what is written.
@@ -75,51 +77,45 @@ impl Written<'_> {
 }
 
 /// The statement for a table. Parameters: the key arrays, those of `ASKED`, the owner's text.
-pub(super) fn statement(layout: &Layout) -> GuardedStatement {
-    let table = &layout.table;
-    let asked = layout.asked(&ASKED);
-    let keys = layout.key_matches();
-    let guard = guard(layout);
-    // Only a chained claim needs the payload; for the rest it is not even read.
-    let payload = format!("CASE WHEN asked.lease_micros IS NOT NULL THEN {} END", layout.payload_text());
-    let batch = format!(
+pub(super) fn statement(layout: &Layout) -> Arc<str> {
+    format!(
         "WITH asked AS ({asked}), held AS (\
            SELECT t.ctid AS row_id, asked.*, {payload} AS payload_text \
            FROM asked JOIN {table} AS t ON {keys} WHERE {guard} \
            ORDER BY {order} FOR NO KEY UPDATE OF t SKIP LOCKED) \
-         UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id RETURNING {reply}",
+         UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id \
+         RETURNING asked.ord, {reply}",
+        asked = layout.asked(&ASKED),
+        // Only a chained claim needs the payload; for the rest it is not even read.
+        payload = format_args!("CASE WHEN asked.lease_micros IS NOT NULL THEN {} END", layout.payload_text()),
+        table = layout.table,
+        keys = layout.key_matches(),
+        guard = guard(layout),
         order = layout.key_list(),
-        change = change(layout, "asked.payload_text"),
-        reply = reply(layout, "asked.payload_text"),
-    );
-    let probe =
-        format!("WITH asked AS ({asked}) SELECT asked.ord FROM asked JOIN {table} AS t ON {keys} WHERE {guard}");
-    let single = format!(
-        "WITH asked AS ({asked}) UPDATE {table} AS t SET {change} FROM asked WHERE {keys} AND {guard} RETURNING {reply}",
-        change = change(layout, &payload),
-        reply = reply(layout, &payload),
-    );
-    GuardedStatement { batch: batch.into(), probe: probe.into(), single: single.into() }
+        change = change(layout),
+        reply = layout.claim_columns(),
+    )
+    .into()
 }
 
-/// Writes what the guard allows, and answers for what it wrote.
+/// Writes what the guard allows, and answers for what it wrote. A chained claim that cannot be read is missing from the answers.
 pub(super) async fn checkpoint(
     connection: &Connection,
-    statement: &GuardedStatement,
+    statement: &Arc<str>,
     layout: &Layout,
     owner: OwnerId,
     checkpoints: &[Checkpoint],
 ) -> Result<Vec<CheckpointReply>> {
-    let rows = statement
-        .run(connection, checkpoints.len(), |selection| {
-            let chosen: Vec<&Checkpoint> = selection.iter().filter_map(|index| checkpoints.get(*index)).collect();
-            parameters(layout.key.len(), owner, &chosen)
-        })
-        .await?;
-    rows.iter().filter_map(|(index, row)| Some(read_reply(checkpoints.get(*index)?, row))).collect()
+    let parameters = parameters(layout.key.len(), owner, checkpoints)?;
+    let rows = guarded::run(connection, statement, checkpoints, &parameters).await?;
+    let mut left_out = LeftOut::default();
+    let replies =
+        rows.iter().filter_map(|(checkpoint, row)| left_out.sort(read_reply(layout, checkpoint, row))).collect();
+    left_out.report();
+    Ok(replies)
 }
 
-fn parameters(width: usize, owner: OwnerId, checkpoints: &[&Checkpoint]) -> Result<Parameters> {
+fn parameters(width: usize, owner: OwnerId, checkpoints: &[Checkpoint]) -> Result<Parameters> {
     let written: Vec<Written<'_>> = checkpoints.iter().map(|checkpoint| Written::of(&checkpoint.transition)).collect();
     let text = |text: &str| text.to_owned();
     let mut parameters = key_parameters(width, checkpoints.iter().map(|checkpoint| &checkpoint.key))?;
@@ -150,13 +146,18 @@ fn guard(layout: &Layout) -> String {
 
 /// No indexed column changes but `closed_at`, and that only with the last transition: a column that is set to what it was
 /// does not count, so all the others are HOT updates.
-fn change(layout: &Layout, payload: &str) -> String {
+fn change(layout: &Layout) -> String {
     let Layout { stage, stage_state, attempt_count, deferral_count, fence, .. } = layout;
     let Layout { request_hash, closed_at, last_error, .. } = layout;
     let counter = |name: &str, more: &str| {
         format!("greatest(CASE WHEN asked.next_stage IS NULL THEN t.{name} ELSE 0 END + asked.{more}, 0)")
     };
     let leased = "asked.lease_micros IS NOT NULL";
+    // Nothing was sent under this hash: the payload may still be changed.
+    let unsent = format!(
+        "asked.next_stage IS NULL AND asked.state = 'PENDING' AND t.{} = 1 AND t.{} = 0",
+        attempt_count.name, deferral_count.name
+    );
     let ended = "asked.next_stage IS NOT NULL OR asked.state = 'DONE'";
     assignments(&[
         (stage, format!("coalesce(asked.next_stage::{}, t.{})", stage.type_name, stage.name)),
@@ -170,8 +171,8 @@ fn change(layout: &Layout, payload: &str) -> String {
         (
             request_hash,
             format!(
-                "CASE WHEN {leased} THEN sha256(convert_to({payload}, 'UTF8')) \
-                 WHEN asked.next_stage IS NULL THEN t.{} END",
+                "CASE WHEN {leased} THEN sha256(convert_to(asked.payload_text, 'UTF8')) \
+                 WHEN asked.next_stage IS NULL AND NOT ({unsent}) THEN t.{} END",
                 request_hash.name
             ),
         ),
@@ -181,23 +182,20 @@ fn change(layout: &Layout, payload: &str) -> String {
     ])
 }
 
-fn reply(layout: &Layout, payload: &str) -> String {
-    format!("asked.ord, {}", layout.claim_columns(payload))
-}
-
-fn read_reply(checkpoint: &Checkpoint, row: &Row) -> Result<CheckpointReply> {
+fn read_reply<'a>(layout: &'a Layout, checkpoint: &Checkpoint, row: &Row) -> Result<CheckpointReply, Unreadable<'a>> {
     let Transition::Chain { next, .. } = &checkpoint.transition else {
         return Ok(CheckpointReply::Written { key: checkpoint.key.clone() });
     };
+    let mut cells = Cells::new(row, 1);
     Ok(CheckpointReply::Chained(Claim {
         key: checkpoint.key.clone(),
         stage: next.clone(),
-        fence: row.try_get(1).map_err(unreadable)?,
-        attempt: count(row.try_get(2).map_err(unreadable)?)?,
-        deferrals: count(row.try_get(3).map_err(unreadable)?)?,
-        epoch: count(row.try_get(4).map_err(unreadable)?)?,
-        definition: row.try_get(5).map_err(unreadable)?,
-        payload: row.try_get(6).map_err(unreadable)?,
+        fence: cells.take(&layout.fence)?,
+        attempt: cells.take_count(&layout.attempt_count)?,
+        deferrals: cells.take_count(&layout.deferral_count)?,
+        epoch: cells.take_count(&layout.epoch)?,
+        definition: cells.take(&layout.definition)?,
+        payload: cells.take(&layout.payload)?,
         payload_changed: false,
     }))
 }

@@ -10,6 +10,7 @@ use postrider_core::work::{OwnerId, StageName, WorkKey, WorkVersion};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
+use super::cells::{Cells, Unreadable};
 use crate::client::{Connection, Parameters};
 use crate::quote::{quote_identifier, quote_table};
 
@@ -109,10 +110,10 @@ impl Layout {
         format!("coalesce(t.{}::text, 'null')", self.payload.name)
     }
 
-    /// What a claim is made of: fence, attempts, deferrals, epoch, definition, payload.
-    pub(super) fn claim_columns(&self, payload: &str) -> String {
+    /// What a claim is made of: fence, attempts, deferrals, epoch, definition, and the payload as the locking part read it.
+    pub(super) fn claim_columns(&self) -> String {
         format!(
-            "t.{}::int8, t.{}::int8, t.{}::int8, t.{}::int8, t.{}::text, {payload}",
+            "t.{}::int8, t.{}::int8, t.{}::int8, t.{}::int8, t.{}::text, asked.payload_text",
             self.fence.name, self.attempt_count.name, self.deferral_count.name, self.epoch.name, self.definition.name
         )
     }
@@ -135,25 +136,27 @@ impl Layout {
     }
 
     /// Reads a row version whose columns begin at `first`.
-    pub(super) fn read_version(&self, row: &Row, first: usize) -> Result<WorkVersion> {
-        let key =
-            (first..first + self.key.len()).map(|index| row.try_get::<_, String>(index)).collect::<Result<Vec<_>, _>>();
-        let mut next = first + self.key.len()..;
-        let mut at = || next.next().unwrap_or_default();
-        let version = WorkVersion {
-            key: WorkKey::new(key.map_err(unreadable)?),
-            stage: StageName::new(row.try_get(at()).map_err(unreadable)?),
-            state: row.try_get::<_, &str>(at()).map_err(unreadable)?.parse().map_err(unreadable)?,
-            attempt_count: count(row.try_get(at()).map_err(unreadable)?)?,
-            deferral_count: count(row.try_get(at()).map_err(unreadable)?)?,
-            fence: row.try_get(at()).map_err(unreadable)?,
-            epoch: count(row.try_get(at()).map_err(unreadable)?)?,
-            next_attempt_at: row.try_get::<_, Option<Micros>>(at()).map_err(unreadable)?.map(|micros| micros.0),
-            lease_until: row.try_get::<_, Option<Micros>>(at()).map_err(unreadable)?.map(|micros| micros.0),
-            lease_owner: row.try_get::<_, Option<&str>>(at()).map_err(unreadable)?.and_then(read_owner),
-            closed: row.try_get(at()).map_err(unreadable)?,
-        };
-        Ok(version)
+    pub(super) fn read_version(&self, row: &Row, first: usize) -> Result<WorkVersion, Unreadable<'_>> {
+        let mut cells = Cells::new(row, first);
+        Ok(WorkVersion {
+            key: self.read_key(&mut cells)?,
+            stage: StageName::new(cells.take(&self.stage)?),
+            state: cells.take_word(&self.stage_state)?,
+            attempt_count: cells.take_count(&self.attempt_count)?,
+            deferral_count: cells.take_count(&self.deferral_count)?,
+            fence: cells.take(&self.fence)?,
+            epoch: cells.take_count(&self.epoch)?,
+            next_attempt_at: cells.take::<Option<Micros>>(&self.next_attempt_at)?.map(|micros| micros.0),
+            lease_until: cells.take::<Option<Micros>>(&self.lease_until)?.map(|micros| micros.0),
+            lease_owner: cells.take::<Option<&str>>(&self.lease_owner)?.and_then(read_owner),
+            closed: cells.take(&self.closed_at)?,
+        })
+    }
+
+    /// Reads the key, the first of the columns of a version.
+    pub(super) fn read_key(&self, cells: &mut Cells<'_>) -> Result<WorkKey, Unreadable<'_>> {
+        let parts: Vec<String> = self.key.iter().map(|column| cells.take(column)).collect::<Result<_, _>>()?;
+        Ok(WorkKey::new(parts))
     }
 }
 
@@ -177,11 +180,6 @@ pub(super) fn assignments(list: &[(&Column, String)]) -> String {
 pub(super) fn micros(span: Duration) -> i64 {
     const SPAN_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
     i64::try_from(span.min(SPAN_MAX).as_micros()).unwrap_or_default()
-}
-
-/// A count column, which is never negative.
-pub(super) fn count(value: i64) -> Result<u32> {
-    u32::try_from(value).map_err(unreadable)
 }
 
 /// A value of the table that this version cannot read.

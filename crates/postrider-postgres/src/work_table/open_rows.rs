@@ -7,6 +7,7 @@ use postrider_core::ports::{BoxFuture, OpenRows};
 use postrider_core::snapshot::Snapshot;
 use postrider_core::work::{WorkKey, WorkVersion};
 
+use super::cells::{Cells, LeftOut};
 use super::layout::{Layout, unreadable};
 use super::read::parse_snapshot;
 use crate::client::{Connection, Parameters};
@@ -39,18 +40,25 @@ impl SnapshotPages {
         Ok(SnapshotPages { connection: Some(connection), layout, snapshot, last: None })
     }
 
+    /// The next page with rows that can be read; the others are left out.
     async fn page(&mut self) -> Result<Vec<WorkVersion>> {
-        let Some(connection) = &self.connection else { return Ok(Vec::new()) };
-        let parameters: Parameters = match &self.last {
-            None => Parameters::new(),
-            Some(key) => key.parts().map(|part| Box::new(part.to_owned()) as Box<_>).collect(),
-        };
-        let rows = connection.query(&statement(&self.layout, self.last.is_some()), &parameters).await?;
-        let versions = rows.iter().map(|row| self.layout.read_version(row, 0)).collect::<Result<Vec<_>>>()?;
-        if versions.len() < PAGE_ROWS_MAX {
-            self.connection = None;
+        let mut left_out = LeftOut::default();
+        let mut versions = Vec::new();
+        while let (true, Some(connection)) = (versions.is_empty(), &self.connection) {
+            let parameters: Parameters = match &self.last {
+                None => Parameters::new(),
+                Some(key) => key.parts().map(|part| Box::new(part.to_owned()) as Box<_>).collect(),
+            };
+            let rows = connection.query(&statement(&self.layout, self.last.is_some()), &parameters).await?;
+            versions.extend(rows.iter().filter_map(|row| left_out.sort(self.layout.read_version(row, 0))));
+            if rows.len() < PAGE_ROWS_MAX {
+                self.connection = None;
+            }
+            let last = rows.last().map(|row| self.layout.read_key(&mut Cells::new(row, 0)));
+            self.last =
+                last.transpose().map_err(|_| Error::new(ErrorKind::Internal, "a row without a key was read"))?;
         }
-        self.last = versions.last().map(|version| version.key.clone());
+        left_out.report();
         Ok(versions)
     }
 }
@@ -77,7 +85,8 @@ fn statement(layout: &Layout, behind: bool) -> Arc<str> {
         String::new()
     };
     format!(
-        "SELECT {columns} FROM {table} AS t WHERE t.{closed_at} IS NULL{condition} ORDER BY {order} LIMIT {PAGE_ROWS_MAX}",
+        "SELECT {columns} FROM {table} AS t WHERE t.{closed_at} IS NULL AND ({order}) IS NOT NULL{condition} \
+         ORDER BY {order} LIMIT {PAGE_ROWS_MAX}",
         columns = layout.version_columns(),
         table = layout.table,
         closed_at = layout.closed_at.name,

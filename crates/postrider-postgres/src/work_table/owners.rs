@@ -8,19 +8,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use postrider_core::error::{Error, Result};
+use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::work::OwnerId;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
-use super::layout::unreadable;
+use super::layout::{micros, unreadable};
 use crate::client::{Connection, Parameters};
 use crate::errors::{Phase, map_client_error};
 use crate::options::{ConnectOptions, connect_client};
 
-/// The pause before another try to connect, doubled up to the second.
-const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The pause before another try to connect, doubled up to the second: well below the grace that others give us.
+const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// What the session that holds the lock is told first: nobody may end it because it is idle, for it always is.
+const PREAMBLE: &str = "SET lock_timeout = '10s'; SET statement_timeout = 0; SET idle_session_timeout = 0; \
+     SET application_name = 'postrider owner lock'";
 
 /// Our own lock, held again after each loss of its connection until this value is dropped.
 #[derive(Debug)]
@@ -65,14 +69,22 @@ impl Drop for OwnerLock {
     }
 }
 
-/// Who holds such a lock now. Advisory locks of the application look the same and do no harm: they name no owner.
-pub(super) async fn living(connection: &Connection) -> Result<BTreeSet<OwnerId>> {
+/// Who holds such a lock now; `None` while the server itself was started less than `grace` ago, since the others may still be
+/// reconnecting. Advisory locks of the application look the same and do no harm: they name no owner.
+pub(super) async fn living(connection: &Connection, grace: Duration) -> Result<Option<BTreeSet<OwnerId>>> {
     // The manual, "pg_locks": a bigint key has its high half in classid, its low half in objid, and objsubid 1.
-    let text = "SELECT classid::int8 << 32 | objid::int8 FROM pg_locks \
-         WHERE locktype = 'advisory' AND objsubid = 1 AND granted \
-         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
-    let rows = connection.query(&text.into(), &Parameters::new()).await?;
-    rows.iter().map(|row| Ok(OwnerId(row.try_get::<_, i64>(0).map_err(unreadable)?.cast_unsigned()))).collect()
+    let text = "SELECT now() >= pg_postmaster_start_time() + $1::int8 * interval '1 microsecond', \
+         ARRAY(SELECT classid::int8 << 32 | objid::int8 FROM pg_locks \
+               WHERE locktype = 'advisory' AND objsubid = 1 AND granted \
+               AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))";
+    let parameters: Parameters = vec![Box::new(micros(grace))];
+    let rows = connection.query(&text.into(), &parameters).await?;
+    let row = rows.first().ok_or_else(|| Error::new(ErrorKind::Protocol, "the server did not say who holds locks"))?;
+    if !row.try_get::<_, bool>(0).map_err(unreadable)? {
+        return Ok(None);
+    }
+    let keys: Vec<i64> = row.try_get(1).map_err(unreadable)?;
+    Ok(Some(keys.into_iter().map(|key| OwnerId(key.cast_unsigned())).collect()))
 }
 
 async fn hold(options: ConnectOptions, owner: OwnerId, mut held: Held, state: Arc<State>) {
@@ -109,10 +121,7 @@ async fn lock_again(options: &ConnectOptions, owner: OwnerId) -> Held {
 async fn lock(options: &ConnectOptions, owner: OwnerId) -> Result<Held> {
     let (client, connection) = connect_client(options).await?;
     let query = |error| map_client_error(Phase::Query, error);
-    client
-        .batch_execute("SET lock_timeout = '10s'; SET statement_timeout = 0; SET application_name = 'postrider owner lock'")
-        .await
-        .map_err(query)?;
+    client.batch_execute(PREAMBLE).await.map_err(query)?;
     client.execute("SELECT pg_advisory_lock($1)", &[&owner.0.cast_signed()]).await.map_err(query)?;
     Ok(Held { _client: client, connection })
 }

@@ -10,6 +10,7 @@ use postrider_core::ports::Reading;
 use postrider_core::snapshot::Snapshot;
 use postrider_core::work::WorkKey;
 
+use super::cells::LeftOut;
 use super::layout::{Layout, key_parameters, unreadable};
 use crate::client::Connection;
 
@@ -27,7 +28,7 @@ pub(super) fn statement(layout: &Layout) -> Arc<str> {
     .into()
 }
 
-/// Reads the rows of these keys as far as there are any.
+/// Reads the rows of these keys as far as there are any. Those that cannot be read are left out.
 pub(super) async fn read(
     connection: &Connection,
     text: &Arc<str>,
@@ -36,15 +37,17 @@ pub(super) async fn read(
 ) -> Result<Reading> {
     let rows = connection.query(text, &key_parameters(layout.key.len(), keys.iter())?).await?;
     let mut reading = Reading::default();
+    let mut left_out = LeftOut::default();
     for (index, row) in rows.iter().enumerate() {
         if index == 0 {
             reading.snapshot = parse_snapshot(row.try_get(0).map_err(unreadable)?)?;
         }
         // A key is never NULL, unless there is no row at all.
         if row.try_get::<_, Option<&str>>(1).map_err(unreadable)?.is_some() {
-            reading.rows.push(layout.read_version(row, 1)?);
+            reading.rows.extend(left_out.sort(layout.read_version(row, 1)));
         }
     }
+    left_out.report();
     Ok(reading)
 }
 

@@ -156,6 +156,8 @@ async fn connect(options: &ConnectOptions) -> Client {
     client
 }
 
+/// Of the major version in `POSTRIDER_TEST_POSTGRES`, else of whichever is there.
 fn start() -> Cluster {
-    Cluster::builder(&find(None).unwrap()).start().unwrap()
+    let version = std::env::var("POSTRIDER_TEST_POSTGRES").ok().map(|major| major.parse().unwrap());
+    Cluster::builder(&find(version).unwrap()).start().unwrap()
 }

@@ -4,5 +4,7 @@
 mod check;
 mod database;
 mod heartbeat;
+mod left_out;
+mod owners;
 mod setup;
 mod work_table;

@@ -78,7 +78,8 @@ async fn the_role_can_do_its_work_and_nothing_else() {
     let errors: Vec<_> = check(&options, &canonical_objects(&name)).await.unwrap();
     assert!(errors.iter().all(|finding| finding.kind != ErrorKind::Privilege), "{errors:?}");
     let owner = OwnerId(1);
-    let table = PgWorkTable::open(options.clone(), &canonical_mapping(), &WorkTableSettings::new(owner)).await.unwrap();
+    let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO };
+    let table = PgWorkTable::open(options.clone(), &canonical_mapping(), &settings).await.unwrap();
     let request = ClaimRequest {
         key: WorkKey::new(["g", "q"]),
         stage: StageName::new("PRICING"),
