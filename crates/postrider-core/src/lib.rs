@@ -12,6 +12,7 @@ pub mod event;
 pub mod frame;
 pub mod frontier;
 pub mod history;
+pub mod json;
 pub mod judge;
 pub mod observe;
 pub mod outcome;

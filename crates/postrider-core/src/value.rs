@@ -1,8 +1,29 @@
 //! Column values as the server writes them under the session settings that every connection of ours pins
 //! (`datestyle = ISO`, `timezone = UTC`, `bytea_output = hex`, `client_encoding = UTF8`).
 //!
-//! Only what routing needs is read here. A further type is a further kind and a further function.
-#![deny(clippy::indexing_slicing, clippy::as_conversions)]
+//! Here is what routing needs: a column read as one type, without a look at what the log says of it. [`Type`] and
+//! [`Value`] are for every other reader: any type, typed; `docs/values.md` has the rules.
+#![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
+
+mod array;
+mod builtin;
+mod composite;
+mod data_type;
+mod date_time;
+mod interval;
+mod network;
+mod quoted;
+mod range;
+pub(crate) mod typed;
+
+pub use array::{Array, Dimension};
+pub use composite::{composite_fields, hstore_pairs};
+pub use data_type::Type;
+pub use date_time::{Date, DateTime, Extended, TimeOfDay, ZonedTime};
+pub use interval::{Interval, Span};
+pub use network::{Inet, MacAddr};
+pub use range::Range;
+pub use typed::{Numeric, Value};
 
 use crate::pgoutput::TupleValue;
 use crate::time::Timestamp;
@@ -33,6 +54,8 @@ pub enum ValueProblem {
     NotBytea,
     NotStageState,
     NotJsonObject,
+    /// Not what the server writes for this type.
+    Malformed(&'static str),
 }
 
 impl ValueKind {
@@ -48,6 +71,7 @@ impl ValueKind {
 impl fmt::Display for ValueProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            ValueProblem::Malformed(type_name) => return write!(f, "does not read as {type_name}"),
             ValueProblem::Null => "is NULL",
             ValueProblem::Unchanged => "is not in the log, because the update did not touch it",
             ValueProblem::Binary => "came in binary form",
@@ -59,6 +83,11 @@ impl fmt::Display for ValueProblem {
             ValueProblem::NotJsonObject => "is not a JSON object",
         })
     }
+}
+
+/// The value of a column as its type says; `None` for NULL.
+pub fn typed(data_type: &Type, value: TupleValue<'_>) -> Result<Option<Value>, ValueProblem> {
+    text(value)?.map(|text| Value::read(data_type, text)).transpose()
 }
 
 /// The bytes of a column; `None` for NULL.
@@ -103,78 +132,14 @@ pub fn parse_bytea(text: &[u8]) -> Result<Vec<u8>, ValueProblem> {
     data_encoding::HEXLOWER_PERMISSIVE.decode(digits).map_err(|_| ValueProblem::NotBytea)
 }
 
-/// Reads a `timestamptz` in ISO style: `2024-02-03 04:05:06.789+00`, years of four digits or more, an offset with
-/// minutes and seconds where it has them, ` BC` at the end, `infinity` and `-infinity` (the ends of time). The server's
-/// last 29 years, from 294247 on, are beyond [`Timestamp`] and count as `infinity`.
+/// Reads a `timestamptz` as [`DateTime::parse_zoned`] does; `infinity` and `-infinity` are the ends of time. The
+/// server's last 29 years, from 294247 on, are beyond [`Timestamp`] and count as `infinity`.
 pub fn parse_timestamptz(text: &str) -> Option<Timestamp> {
-    match text {
-        "infinity" => return Some(Timestamp(i64::MAX)),
-        "-infinity" => return Some(Timestamp(i64::MIN)),
-        _ => {}
-    }
-    let (text, before_christ) = match text.strip_suffix(" BC") {
-        Some(text) => (text, true),
-        None => (text, false),
-    };
-    let (date, time) = text.split_once(' ')?;
-    let (year, month_day) = date.split_once('-')?;
-    let (month, day) = month_day.split_once('-')?;
-    let year = number(year, 4..=6)?;
-    // The year before 1 AD is 1 BC: astronomers' year 0.
-    let year = if before_christ { 1 - year } else { year };
-    let days = days_from_civil(year, number(month, 2..=2)?, number(day, 2..=2)?)?;
-
-    let sign_at = time.find(['+', '-'])?;
-    let (clock, offset) = time.split_at_checked(sign_at)?;
-    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, ""));
-    let clock_seconds = sexagesimal(clock).filter(|_| clock.len() == 8)?;
-    let offset_seconds = sexagesimal(offset.get(1..)?)?;
-    let offset_seconds = if offset.starts_with('-') { -offset_seconds } else { offset_seconds };
-
-    let seconds = days * 86_400 + clock_seconds - offset_seconds;
-    Some(Timestamp(seconds.saturating_mul(1_000_000).saturating_add(micros(fraction)?)))
-}
-
-/// `hh`, `hh:mm` or `hh:mm:ss` in seconds.
-fn sexagesimal(text: &str) -> Option<i64> {
-    let mut seconds = 0;
-    let mut unit = 3600;
-    for field in text.split(':') {
-        if unit == 0 {
-            return None;
-        }
-        seconds += number(field, 2..=2)? * unit;
-        unit /= 60;
-    }
-    Some(seconds)
-}
-
-/// Up to six digits behind the point.
-fn micros(fraction: &str) -> Option<i64> {
-    if fraction.is_empty() {
-        return Some(0);
-    }
-    let missing = 6_usize.checked_sub(fraction.len())?;
-    Some(number(fraction, 1..=6)? * 10_i64.pow(u32::try_from(missing).ok()?))
-}
-
-fn number(digits: &str, lengths: std::ops::RangeInclusive<usize>) -> Option<i64> {
-    let plain = lengths.contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if plain { digits.parse().ok() } else { None }
-}
-
-/// Days since 1970-01-01 in the Gregorian calendar (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-fn days_from_civil(year: i64, month: i64, day: i64) -> Option<i64> {
-    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let month_from_march = (month + 9) % 12;
-    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    Some(era * 146_097 + day_of_era - 719_468)
+    Some(match DateTime::parse_zoned(text)?.0 {
+        Extended::NegativeInfinity => Timestamp(i64::MIN),
+        Extended::Finite(micros) => Timestamp::from_postgres_micros(micros),
+        Extended::Infinity => Timestamp(i64::MAX),
+    })
 }
 
 #[cfg(test)]
