@@ -1,32 +1,39 @@
 //! The one signal to end.
 
-use tokio::sync::watch;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::Notify;
 
 /// Asks the engine to end in good order; clones share the request.
-#[derive(Debug, Clone)]
+///
+/// Who waits is woken in the order of waiting, so that a simulated run repeats itself; a watch channel would wake in any.
+#[derive(Debug, Clone, Default)]
 pub struct Shutdown {
-    requested: std::sync::Arc<watch::Sender<bool>>,
+    shared: Arc<Shared>,
 }
 
-impl Default for Shutdown {
-    fn default() -> Self {
-        Shutdown { requested: std::sync::Arc::new(watch::Sender::new(false)) }
-    }
+#[derive(Debug, Default)]
+struct Shared {
+    requested: AtomicBool,
+    news: Notify,
 }
 
 impl Shutdown {
     pub fn request(&self) {
-        self.requested.send_replace(true);
+        self.shared.requested.store(true, Ordering::Release);
+        self.shared.news.notify_waiters();
     }
 
     pub fn is_requested(&self) -> bool {
-        *self.requested.borrow()
+        self.shared.requested.load(Ordering::Acquire)
     }
 
     /// Returns once the request was made.
     pub async fn requested(&self) {
-        let mut receiver = self.requested.subscribe();
-        // The sender lives in `self`, so the only way out is the request.
-        let _ = receiver.wait_for(|requested| *requested).await;
+        // Made before the look, so that a request between the two is not missed.
+        let news = self.shared.news.notified();
+        if !self.is_requested() {
+            news.await;
+        }
     }
 }
