@@ -8,6 +8,7 @@ pub mod journal;
 pub mod log;
 pub mod scenario;
 pub mod shared;
+pub mod signal;
 pub mod sink;
 pub mod stage_set;
 pub mod time;

@@ -5,6 +5,7 @@
 
 use super::faults::Fault;
 use super::shared::{Bug, Sim};
+use super::signal::Signal;
 use postrider_core::history::Record;
 use postrider_core::pgoutput::TupleValue;
 use postrider_core::pgoutput::encode::{self, OldValues};
@@ -17,7 +18,6 @@ use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion}
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::watch;
 
 pub const WORK_OID: u32 = 16_401;
 pub const OUTBOX_OID: u32 = 16_402;
@@ -94,9 +94,9 @@ pub struct Database {
     pub sim: Arc<Sim>,
     state: Mutex<State>,
     /// Rises with every commit and restart.
-    pub grew: watch::Sender<u64>,
+    pub grew: Signal,
     /// Rises whenever a commit becomes visible.
-    pub revealed: watch::Sender<u64>,
+    pub revealed: Signal,
 }
 
 impl Database {
@@ -120,8 +120,8 @@ impl Database {
         Arc::new(Database {
             sim: sim.clone(),
             state: Mutex::new(state),
-            grew: watch::Sender::new(0),
-            revealed: watch::Sender::new(0),
+            grew: Signal::default(),
+            revealed: Signal::default(),
         })
     }
 
@@ -142,7 +142,7 @@ impl Database {
         state.down_until = now + u64::try_from(down.as_micros()).unwrap();
         state.owners_say_nothing_until = state.down_until + 500_000;
         drop(state);
-        self.grew.send_modify(|count| *count += 1);
+        self.grew.raise();
     }
 
     /// An owner takes its lock.
@@ -204,7 +204,7 @@ impl Database {
             }
         }
         drop(state);
-        self.grew.send_modify(|count| *count += 1);
+        self.grew.raise();
         if hidden_for.is_zero() {
             return self.reveal(xid);
         }
@@ -225,7 +225,7 @@ impl Database {
             }
         }
         drop(state);
-        self.revealed.send_modify(|count| *count += 1);
+        self.revealed.raise();
     }
 
     /// Runs a guarded statement over rows in key order: what is free is written in one transaction, what is locked is waited
@@ -239,24 +239,23 @@ impl Database {
     ) -> Vec<(Q, Stored, R)> {
         asked.sort_by(|one, other| one.0.cmp(&other.0));
         let mut written = Vec::new();
-        let mut revealed = self.revealed.subscribe();
         let (locked, mut last_xid) = self.pass(asked, &judge, &note, &mut written);
         for waiting in locked {
             self.sim.count(Fault::RowLocked);
             let mut rest = vec![waiting];
             loop {
-                revealed.borrow_and_update();
+                let seen = self.revealed.count();
                 let (still, xid) = self.pass(rest, &judge, &note, &mut written);
                 last_xid = xid.or(last_xid);
                 rest = still;
                 if rest.is_empty() {
                     break;
                 }
-                revealed.changed().await.unwrap();
+                self.revealed.changed_since(seen).await;
             }
         }
         while last_xid.is_some_and(|xid| self.is_running(xid)) {
-            revealed.changed().await.unwrap();
+            self.revealed.changed_since(self.revealed.count()).await;
         }
         written
     }
@@ -321,7 +320,7 @@ impl Database {
     /// Log of other tables and databases: nothing that is published.
     pub fn unrelated_log(&self, bytes: u64) {
         self.state().log_end.0 += bytes;
-        self.grew.send_modify(|count| *count += 1);
+        self.grew.raise();
     }
 
     /// The LSN below which a consumer has every event.

@@ -2,6 +2,7 @@
 
 use super::faults::{Fault, Point, Side};
 use super::shared::{Bug, Process, Sim};
+use super::signal::Signal;
 use postrider_core::error::Result;
 use postrider_core::ports::{BoxFuture, Follower, Journal, JournalWriter, PositionStore, SchemaBlock};
 use postrider_core::position::{Generation, Lsn, Position};
@@ -9,7 +10,6 @@ use postrider_core::transaction::{PartHead, PartKind, TransactionBatch, push_mes
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// One part, with the descriptions in force before it.
 #[derive(Debug, Clone)]
@@ -41,7 +41,7 @@ pub struct JournalDisk(Arc<Mutex<Contents>>);
 pub struct FakeJournal {
     process: Arc<Process>,
     disk: JournalDisk,
-    appended: watch::Sender<Lsn>,
+    grew: Signal,
     syncing: tokio::sync::Mutex<()>,
 }
 
@@ -52,7 +52,6 @@ pub struct FakeWriter(Arc<FakeJournal>);
 struct Cursor {
     journal: Arc<FakeJournal>,
     next: usize,
-    seen: watch::Receiver<Lsn>,
     started: bool,
     schema: Option<SchemaBlock>,
 }
@@ -101,14 +100,10 @@ impl JournalDisk {
 
 impl FakeJournal {
     pub fn open(process: &Arc<Process>, disk: &JournalDisk) -> Arc<FakeJournal> {
-        let appended = {
-            let contents = disk.0.lock().unwrap();
-            contents.end(contents.complete)
-        };
         Arc::new(FakeJournal {
             process: process.clone(),
             disk: disk.clone(),
-            appended: watch::Sender::new(appended),
+            grew: Signal::default(),
             syncing: tokio::sync::Mutex::new(()),
         })
     }
@@ -121,11 +116,27 @@ impl FakeJournal {
         Arc::new(Door(self.clone()))
     }
 
+    fn appended(&self) -> Lsn {
+        let contents = self.disk.0.lock().unwrap();
+        contents.end(contents.complete)
+    }
+
+    async fn appended_past(&self, lsn: Lsn) -> Lsn {
+        loop {
+            let seen = self.grew.count();
+            let appended = self.appended();
+            if appended > lsn {
+                return appended;
+            }
+            self.grew.changed_since(seen).await;
+        }
+    }
+
     async fn sync_past(&self, lsn: Lsn) -> Result<Lsn> {
         let sim = &self.process.sim;
         self.process.point(Point::JournalDurable, Side::Dispatch).await;
         loop {
-            self.appended.subscribe().wait_for(|appended| *appended > lsn).await.unwrap();
+            self.appended_past(lsn).await;
             let syncing = self.syncing.lock().await;
             let (complete, durable) = {
                 let contents = self.disk.0.lock().unwrap();
@@ -169,7 +180,7 @@ impl JournalWriter for FakeWriter {
         }
         let end = contents.end(contents.complete);
         drop(contents);
-        journal.appended.send_replace(end);
+        journal.grew.raise();
         Ok(end)
     }
 
@@ -193,7 +204,7 @@ impl Journal for Door {
     }
 
     fn appended(&self) -> Lsn {
-        *self.0.appended.borrow()
+        self.0.appended()
     }
 
     fn durable(&self) -> Lsn {
@@ -204,7 +215,7 @@ impl Journal for Door {
         if self.0.process.sim.has(Bug::JournalLies) {
             return Box::pin(async move {
                 self.0.process.point(Point::JournalDurable, Side::Dispatch).await;
-                Ok(*self.0.appended.subscribe().wait_for(|appended| *appended > lsn).await.unwrap())
+                Ok(self.0.appended_past(lsn).await)
             });
         }
         Box::pin(self.0.sync_past(lsn))
@@ -221,8 +232,7 @@ impl Journal for Door {
         };
         let next = contents.parts.iter().position(|part| !settled(&part.head)).unwrap_or(contents.parts.len());
         drop(contents);
-        let seen = self.0.appended.subscribe();
-        Ok(Box::new(Cursor { journal: self.0.clone(), next, seen, started: false, schema: None }))
+        Ok(Box::new(Cursor { journal: self.0.clone(), next, started: false, schema: None }))
     }
 
     fn release(&self, _position: Position) -> Result<()> {
@@ -236,11 +246,11 @@ impl Follower for Cursor {
             let process = self.journal.process.clone();
             process.point(Point::JournalFollow, Side::Dispatch).await;
             loop {
-                self.seen.borrow_and_update();
+                let seen = self.journal.grew.count();
                 if self.next < self.journal.disk.0.lock().unwrap().complete {
                     break;
                 }
-                self.seen.changed().await.unwrap();
+                self.journal.grew.changed_since(seen).await;
             }
             process.point(Point::JournalFollow, Side::Completion).await;
             batch.clear();

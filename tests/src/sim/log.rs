@@ -181,10 +181,10 @@ impl Reader {
     /// Waits until there are frames; a keep-alive is one.
     async fn wait(&mut self) -> Result<()> {
         let sim = self.process.sim.clone();
-        let mut grew = self.place.database.grew.subscribe();
+        let database = self.place.database.clone();
         let mut quiet = sim.clock.sleep(KEEP_ALIVE);
         loop {
-            grew.borrow_and_update();
+            let seen = database.grew.count();
             if self.place.database.state().restarts != self.restarts {
                 return Err(disconnected());
             }
@@ -194,7 +194,7 @@ impl Reader {
             }
             tokio::select! {
                 biased;
-                changed = grew.changed() => changed.unwrap(),
+                () = database.grew.changed_since(seen) => {}
                 () = &mut quiet => self.keep_alive(),
             }
         }
