@@ -77,6 +77,9 @@ struct Turn {
     cpu_us: f64,
 }
 
+/// One of the values of a turn.
+type Measured = fn(&Turn) -> f64;
+
 const SIDES: [Side; 4] = [Side::Postrider, Side::Notify, Side::Second, Side::Nobody];
 
 const SETTINGS: [(&str, &str); 2] = [("synchronous_commit", "on"), ("shared_buffers", "256MB")];
@@ -152,7 +155,7 @@ async fn compare(options: &Options) -> Result<()> {
 }
 
 fn figures(turns: &HashMap<Side, Vec<Turn>>, rate: f64) -> Vec<Figure> {
-    let of = |side: Side, value: fn(&Turn) -> f64| -> Vec<f64> {
+    let of = |side: Side, value: Measured| -> Vec<f64> {
         turns.get(&side).map(|turns| turns.iter().map(value).collect()).unwrap_or_default()
     };
     let mut extra = Map::new();
@@ -162,7 +165,7 @@ fn figures(turns: &HashMap<Side, Vec<Turn>>, rate: f64) -> Vec<Figure> {
         let against_notify = other == Side::Notify;
         let goals =
             [against_notify.then_some(Goal::Ratio(1.0 / 1.3)), against_notify.then_some(Goal::Ratio(2.0)), None];
-        let values: [(&'static str, fn(&Turn) -> f64); 3] =
+        let values: [(&'static str, Measured); 3] =
             [("p50 ms", |turn| turn.p50_ms), ("p99 ms", |turn| turn.p99_ms), ("server cpu us", |turn| turn.cpu_us)];
         for ((unit, value), goal) in values.into_iter().zip(goals) {
             figures.push(Figure {
