@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 impl Read {
     pub(super) fn run(self) -> Result<()> {
         // As `postrider run` has it.
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let tally = runtime.context(|| "cannot start the runtime")?.block_on(self.drain())?;
         println!("{}", json!({ "rows": tally.rows, "checksum": tally.checksum }));
         Ok(())

@@ -20,8 +20,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// Least time between two fsyncs that are asked for only to confirm. Feedback goes out each 100 ms at most, so nothing is
-/// won by more.
-const SYNC_PERIOD: Duration = Duration::from_millis(20);
+/// won by more, and each of them may stand in the way of the server's own.
+const SYNC_PERIOD: Duration = Duration::from_millis(100);
 
 /// What the last step works with.
 #[derive(Debug)]
