@@ -503,6 +503,8 @@ async fn every_transition_but_the_last_is_a_hot_update() {
             .collect();
     }
     assert_eq!(claims.len(), ROWS);
+    // Version 14 keeps what an idle session counted to itself until the session ends.
+    drop(table);
     let statistics = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'pending_work'";
     let counted = i64::try_from(4 * ROWS).unwrap();
     let mut hot = 0;
