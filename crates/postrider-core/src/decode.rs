@@ -77,6 +77,12 @@ impl Changes<'_> {
     /// it, and does not count. After an error the rest of the part must not be used.
     #[expect(clippy::should_implement_trait, reason = "what it returns borrows from it, which Iterator cannot say")]
     pub fn next(&mut self) -> Option<Result<(u64, Change<'_>), DecodeError>> {
+        Some(self.next_with_relations()?.map(|(ordinal, change, _)| (ordinal, change)))
+    }
+
+    /// As [`Changes::next`], with the tables and types in force where the change stands.
+    #[expect(clippy::type_complexity, reason = "one word for it would hide what comes")]
+    pub fn next_with_relations(&mut self) -> Option<Result<(u64, Change<'_>, &Relations), DecodeError>> {
         loop {
             let bytes = self.messages.next()?;
             let message = match Message::parse(bytes) {
@@ -87,11 +93,14 @@ impl Changes<'_> {
                 Message::Relation(relation) => self.relations.apply_relation(&relation),
                 Message::Type(data_type) => self.relations.apply_type(&data_type),
                 Message::Origin(_) => {}
-                Message::LogicalMessage(message) => return Some(Ok((self.ordinal, Change::Message(message)))),
+                Message::LogicalMessage(message) => {
+                    return Some(Ok((self.ordinal, Change::Message(message), self.relations)));
+                }
                 change => {
                     let ordinal = self.ordinal;
                     self.ordinal = ordinal.saturating_add(1);
-                    return Some(resolve(self.relations, change, bytes).map(|change| (ordinal, change)));
+                    let relations = &*self.relations;
+                    return Some(resolve(relations, change, bytes).map(|change| (ordinal, change, relations)));
                 }
             }
         }

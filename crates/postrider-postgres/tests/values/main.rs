@@ -1,0 +1,54 @@
+//! Values as real servers send them, against what the same servers say of them.
+//!
+//! Every test runs on every supported version. What it reads comes over the replication protocol, through the same
+//! assembler and decoder as in the product; what is right is asked of the server.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
+
+mod cases;
+mod catalogue;
+mod database;
+mod generated;
+mod oracle;
+
+macro_rules! on_version {
+    ($module:ident, $version:literal, $($area:ident::$name:ident),*) => {
+        mod $module {
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    crate::$area::$name($version).await;
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! on_every_version {
+    ($($test:tt)*) => {
+        on_version!(on_14, 14, $($test)*);
+        on_version!(on_15, 15, $($test)*);
+        on_version!(on_16, 16, $($test)*);
+        on_version!(on_17, 17, $($test)*);
+        on_version!(on_18, 18, $($test)*);
+    };
+}
+
+on_every_version!(
+    cases::t_01_numeric_specials,
+    cases::t_02_infinity_before_christ_and_far_dates,
+    cases::t_04_midnight_at_the_end_and_leap_seconds,
+    cases::t_06_intervals,
+    cases::t_08_arrays,
+    cases::t_09_enums_changing_under_way,
+    cases::t_11_composites,
+    cases::t_13_other_built_in_types_and_extensions,
+    cases::t_14_json_and_jsonb,
+    cases::t_15_settings_of_the_database_do_not_leak,
+    cases::t_16_padding_and_empty_text,
+    cases::t_17_bytea,
+    cases::domains_are_the_type_below_them,
+    cases::ranges_and_multiranges,
+    cases::untouched_columns_are_marked_or_filled,
+    catalogue::the_built_in_types_are_those_of_the_server,
+    generated::generated_values_are_what_the_server_says
+);
