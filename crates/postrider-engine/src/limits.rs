@@ -6,7 +6,7 @@ use std::time::Duration;
 pub struct Limits {
     /// Rows in one claim or checkpoint statement.
     pub statement_rows_max: usize,
-    /// Events in one batch for a sink.
+    /// Events in one batch for a sink; its position moves at the end of each.
     pub batch_events_max: usize,
     /// Bytes of payload in one batch for a sink.
     pub batch_bytes_max: usize,
@@ -25,7 +25,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             statement_rows_max: 500,
-            batch_events_max: 1_000,
+            batch_events_max: 250,
             batch_bytes_max: 1024 * 1024,
             retry_first: Duration::from_millis(10),
             retry_max: Duration::from_secs(10),
