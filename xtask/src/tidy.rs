@@ -4,6 +4,7 @@ pub mod arrows;
 pub mod headers;
 pub mod links;
 pub mod names;
+pub mod promises;
 pub mod purity;
 pub mod size;
 pub mod words;
@@ -108,12 +109,17 @@ pub fn sources() -> Result<Vec<Source>> {
 /// Every rule over every file.
 pub fn check(sources: &[Source]) -> Vec<Finding> {
     let exists = |path: &str| workspace::root().join(path).exists();
+    let is_test = |name: &str| {
+        let declaration = format!("fn {name}(");
+        sources.iter().any(|source| source.has_extension("rs") && source.text.contains(&declaration))
+    };
     let mut findings = Vec::new();
     for source in sources {
         findings.extend(arrows::check(source));
         findings.extend(headers::check(source));
         findings.extend(links::check(source, &exists));
         findings.extend(names::check(source));
+        findings.extend(promises::check(source, &is_test));
         findings.extend(purity::check(source));
         findings.extend(size::check(source));
         findings.extend(words::check(source));

@@ -3,7 +3,7 @@
 //! Takes and gives: stage calls and events; answers that a repeat gets again.
 //! Never: reads or writes the work table or the outbox, or knows who calls.
 //!
-//! [`stages`] and [`events`] are the two files to copy from: each does its business writes in one transaction with the
+//! `stages.rs` and `events.rs` are the two files to copy from: each does its business writes in one transaction with the
 //! receiver's store. The rest makes it a process (pool, listener) or makes it a test (faults, records).
 
 mod events;
