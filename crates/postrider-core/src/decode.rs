@@ -81,7 +81,6 @@ impl Changes<'_> {
     }
 
     /// As [`Changes::next`], with the tables and types in force where the change stands.
-    #[expect(clippy::type_complexity, reason = "one word for it would hide what comes")]
     pub fn next_with_relations(&mut self) -> Option<Result<(u64, Change<'_>, &Relations), DecodeError>> {
         loop {
             let bytes = self.messages.next()?;

@@ -199,12 +199,7 @@ fn write_typed(out: &mut String, data_type: &Type, text: &str) -> Result<(), Val
             let ranges = Range::parse_multirange(text).ok_or(malformed)?;
             write_list(out, ranges.into_iter(), |out, range| write_range(out, bound, range))?;
         }
-        Type::Composite(types) => {
-            let fields = fields_of(types, text).ok_or(malformed)?;
-            write_list(out, fields.into_iter().zip(types.iter()), |out, (field, data_type)| {
-                write_optional(out, data_type, field.as_deref())
-            })?;
-        }
+        Type::Composite(types) => write_composite(out, types, &fields_of(types, text).ok_or(malformed)?)?,
         Type::ByName(taken_for) => {
             if write_value(out, taken_for, text).is_err() {
                 write_string(out, text);
@@ -269,28 +264,43 @@ fn write_hstore(out: &mut String, text: &str) -> Result<(), ValueProblem> {
 
 /// Nested lists, or an object around them where they leave something out: bounds, or which `null` is JSON's own.
 fn write_array(out: &mut String, element: &Type, array: &Array<Cow<'_, str>>) -> Result<(), ValueProblem> {
-    let is_null = |text: &Option<Cow<'_, str>>| text.as_ref().is_some_and(|text| is_json_null(element, text));
-    let json_nulls: Vec<String> = array
-        .elements
-        .iter()
-        .zip(0..)
-        .filter(|(text, _)| is_null(text))
-        .map(|(_, at): (_, usize)| at.to_string())
-        .collect();
-    let is_plain = array.starts_at_one() && json_nulls.is_empty();
+    let json_null = json_nulls(array.elements.iter().map(|text| (element, text)));
+    let is_plain = array.starts_at_one() && json_null.is_empty();
     if !is_plain {
         let lower: Vec<String> = array.dimensions.iter().map(|dimension| dimension.lower.to_string()).collect();
         out.push_str(&format!("{{\"lower\":[{}],\"values\":", lower.join(",")));
     }
-    array
-        .write_nested(out, ['[', ',', ']'], |out, text| write_optional(out, element, text.map(|text| text.as_ref())))?;
-    if !json_nulls.is_empty() {
-        out.push_str(&format!(",\"json_null\":[{}]", json_nulls.join(",")));
-    }
+    array.write_nested(out, ['[', ',', ']'], |out, text| write_optional(out, element, text.map(AsRef::as_ref)))?;
     if !is_plain {
+        out.push_str(&json_null);
         out.push('}');
     }
     Ok(())
+}
+
+/// A list by position, with an object around it where it leaves out which `null` is JSON's own.
+fn write_composite(out: &mut String, types: &[Type], fields: &[Option<Cow<'_, str>>]) -> Result<(), ValueProblem> {
+    let json_null = json_nulls(types.iter().zip(fields));
+    if !json_null.is_empty() {
+        out.push_str("{\"values\":");
+    }
+    write_list(out, types.iter().zip(fields), |out, (data_type, field)| {
+        write_optional(out, data_type, field.as_deref())
+    })?;
+    if !json_null.is_empty() {
+        out.push_str(&json_null);
+        out.push('}');
+    }
+    Ok(())
+}
+
+/// `,"json_null":[…]` with the places of JSON's own nulls, or nothing where there are none.
+fn json_nulls<'a>(values: impl Iterator<Item = (&'a Type, &'a Option<Cow<'a, str>>)>) -> String {
+    let is_null =
+        |data_type: &Type, text: &Option<Cow<'_, str>>| text.as_ref().is_some_and(|text| is_json_null(data_type, text));
+    let places = values.zip(0_usize..).filter(|((data_type, text), _)| is_null(data_type, text));
+    let places: Vec<String> = places.map(|(_, place)| place.to_string()).collect();
+    if places.is_empty() { String::new() } else { format!(",\"json_null\":[{}]", places.join(",")) }
 }
 
 fn write_range(out: &mut String, bound: &Type, range: Range<Cow<'_, str>>) -> Result<(), ValueProblem> {

@@ -17,7 +17,7 @@ mod range;
 pub(crate) mod typed;
 
 pub use array::{Array, Dimension};
-pub use composite::{composite_fields, hstore_pairs};
+pub use composite::{HstorePairs, composite_fields, hstore_pairs};
 pub use data_type::Type;
 pub use date_time::{Date, DateTime, Extended, TimeOfDay, ZonedTime};
 pub use interval::{Interval, Span};

@@ -83,6 +83,8 @@ fn ranges_and_composites_keep_their_structure() {
     check(&composite, "(\"a, \"\"b\"\"\",7,t)", r#"["a, \"b\"",7,true]"#);
     check(&composite, "(,,)", "[null,null,null]");
     check(&Type::Composite(Arc::new([])), "()", "[]");
+    let documents = Type::Composite(Arc::new([Type::Json, Type::Json]));
+    check(&documents, "(,null)", r#"{"values":[null,null],"json_null":[1]}"#);
     assert_eq!(json(&composite, "(a,7)"), Err(ValueProblem::Malformed("composite")));
 }
 

@@ -221,7 +221,9 @@ fn write_element(out: &mut String, text: &str, delimiter: char) {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Option<(Vec<(i32, usize)>, Vec<Option<String>>)> {
+    type Read = (Vec<(i32, usize)>, Vec<Option<String>>);
+
+    fn read(text: &str) -> Option<Read> {
         let array = Array::parse(text, ',')?;
         let dimensions = array.dimensions.iter().map(|d| (d.lower, d.length)).collect();
         Some((dimensions, array.elements.into_iter().map(|e| e.map(Cow::into_owned)).collect()))

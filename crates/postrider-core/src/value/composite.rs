@@ -3,6 +3,9 @@
 use super::quoted::{Cursor, Escapes, quote};
 use std::borrow::Cow;
 
+/// Keys and values of an `hstore`, `None` for NULL.
+pub type HstorePairs<'a> = Vec<(Cow<'a, str>, Option<Cow<'a, str>>)>;
+
 /// The fields of a composite, `None` for NULL; `None` as a whole where the text is no composite. One without fields
 /// is written `()`, which is also how one with a single NULL is written: it has one field here.
 pub fn composite_fields(text: &str) -> Option<Vec<Option<Cow<'_, str>>>> {
@@ -24,7 +27,7 @@ pub fn composite_fields(text: &str) -> Option<Vec<Option<Cow<'_, str>>>> {
 }
 
 /// The pairs of an `hstore` in the order of the text; `None` as a whole where it is none.
-pub fn hstore_pairs(text: &str) -> Option<Vec<(Cow<'_, str>, Option<Cow<'_, str>>)>> {
+pub fn hstore_pairs(text: &str) -> Option<HstorePairs<'_>> {
     let mut cursor = Cursor::new(text);
     let mut pairs = Vec::new();
     while !cursor.is_at_end() {

@@ -452,6 +452,33 @@ pub(crate) async fn untouched_columns_are_marked_or_filled(version: u32) {
     assert!(seen[3].kind == 'D' && seen[3].json == row(3));
 }
 
+pub(crate) async fn every_server_encoding_arrives_as_utf8(version: u32) {
+    for (encoding, text) in [
+        ("LATIN1", "\u{e4}\u{ff}"),
+        ("WIN1252", "\u{20ac}\u{201e}"),
+        ("KOI8R", "\u{436}"),
+        ("EUC_JP", "\u{8a9e}\u{3042}"),
+        ("SQL_ASCII", "\u{e4}"),
+    ] {
+        let database = Database::with_encoding(version, encoding).await;
+        let statements =
+            format!("CREATE TABLE \"t{text}\" (id int, v text); INSERT INTO \"t{text}\" VALUES (1, '{text}')");
+        database.run(&statements).await;
+        let seen = database.inserts().await;
+        assert_eq!(
+            (seen[0].table.as_str(), seen[0].texts()),
+            (format!("t{text}").as_str(), vec![Some(text)]),
+            "{encoding}"
+        );
+    }
+    // A database that knows no encoding can hold any bytes. The server checks them on the way to us, and sends nothing
+    // that is not UTF-8.
+    let database = Database::with_encoding(version, "SQL_ASCII").await;
+    database.run(r"CREATE TABLE t (id int, v text); INSERT INTO t VALUES (1, convert_from('\xff', 'SQL_ASCII'))").await;
+    let error = database.try_changes().await.unwrap_err();
+    assert!(error.report().contains("22021"), "{}", error.report());
+}
+
 fn read(seen: &Seen, index: usize) -> Option<Value> {
     let cell = &seen.cells[index];
     Some(Value::read(&cell.data_type, cell.text.as_deref()?).unwrap())

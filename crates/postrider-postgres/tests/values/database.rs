@@ -8,6 +8,7 @@ use std::time::Duration;
 use postrider_core::assemble::Assembler;
 use postrider_core::change::Change;
 use postrider_core::decode::Decoder;
+use postrider_core::error::Result;
 use postrider_core::frame::Frame;
 use postrider_core::json::RowShape;
 use postrider_core::pgoutput::{Tuple, TupleValue};
@@ -55,11 +56,16 @@ pub(crate) struct Cell {
 
 impl Database {
     pub(crate) async fn create(version: u32) -> Database {
+        Database::with_encoding(version, "UTF8").await
+    }
+
+    pub(crate) async fn with_encoding(version: u32, encoding: &str) -> Database {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let cluster = shared(version);
         let name = format!("values_{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let (client, _task) = connect_client(&parse(&cluster.url())).await.unwrap();
-        client.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        let create = format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'");
+        client.batch_execute(&create).await.unwrap();
         let admin = connect(&parse(&cluster.url_of(&name))).await;
         let database = Database { admin, cluster, name };
         database.run(&format!("CREATE TABLE {LAST_TABLE} (id int); CREATE PUBLICATION p FOR ALL TABLES")).await;
@@ -85,6 +91,11 @@ impl Database {
 
     /// All changes of rows since the database was made, read from the slot. It ends the test's use of the slot.
     pub(crate) async fn changes(&self) -> Vec<Seen> {
+        self.try_changes().await.unwrap()
+    }
+
+    /// As [`Database::changes`], with the error that the stream ends by.
+    pub(crate) async fn try_changes(&self) -> Result<Vec<Seen>> {
         self.run(&format!("INSERT INTO {LAST_TABLE} VALUES (1)")).await;
         let source = ReplicationSource::new(self.options(), self.name.clone(), "p");
         let mut session = source.open(Lsn::ZERO).await.unwrap();
@@ -92,7 +103,7 @@ impl Database {
         let mut decoder = Decoder::new();
         let mut seen: Vec<Seen> = Vec::new();
         while seen.last().is_none_or(|last| last.table != LAST_TABLE) {
-            let frames = timeout(PATIENCE, session.reader.read()).await.expect("nothing comes").unwrap();
+            let frames = timeout(PATIENCE, session.reader.read()).await.expect("nothing comes")?;
             let mut batch = TransactionBatch::new();
             for frame in frames.frames() {
                 if let Frame::XLogData { payload, .. } = frame.unwrap() {
@@ -108,7 +119,7 @@ impl Database {
             }
         }
         seen.pop();
-        seen
+        Ok(seen)
     }
 
     /// As [`Database::changes`], where only rows of one table were inserted.
@@ -122,21 +133,16 @@ impl Database {
 impl Seen {
     fn of(change: &Change<'_>, relations: &Relations) -> Option<Seen> {
         let mut json = String::new();
-        let (kind, relation, tuple) = match *change {
-            Change::Insert { relation, new } => {
-                RowShape::of(relation, relations).write_new(&mut json, None, new).unwrap();
-                ('I', relation, new)
-            }
+        let shape = |relation: &Relation| RowShape::of(relation, relations);
+        let (kind, relation, tuple, written) = match *change {
+            Change::Insert { relation, new } => ('I', relation, new, shape(relation).write_new(&mut json, None, new)),
             Change::Update { relation, old, new } => {
-                RowShape::of(relation, relations).write_new(&mut json, old, new).unwrap();
-                ('U', relation, new)
+                ('U', relation, new, shape(relation).write_new(&mut json, old, new))
             }
-            Change::Delete { relation, old } => {
-                RowShape::of(relation, relations).write_old(&mut json, old).unwrap();
-                ('D', relation, old.tuple())
-            }
+            Change::Delete { relation, old } => ('D', relation, old.tuple(), shape(relation).write_old(&mut json, old)),
             _ => return None,
         };
+        written.unwrap();
         Some(Seen { kind, table: relation.name.clone(), cells: cells(relation, relations, tuple), json })
     }
 
@@ -162,7 +168,9 @@ fn shared(version: u32) -> Arc<Cluster> {
     if let Some(cluster) = shared.get(&version).and_then(Weak::upgrade) {
         return cluster;
     }
-    let cluster = Arc::new(Cluster::builder(&find(Some(version)).unwrap()).start().unwrap());
+    let cluster = Arc::new(
+        Cluster::builder(&find(Some(version)).unwrap()).setting("max_replication_slots", "100").start().unwrap(),
+    );
     shared.insert(version, Arc::downgrade(&cluster));
     cluster
 }

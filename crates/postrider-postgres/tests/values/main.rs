@@ -49,6 +49,7 @@ on_every_version!(
     cases::domains_are_the_type_below_them,
     cases::ranges_and_multiranges,
     cases::untouched_columns_are_marked_or_filled,
+    cases::every_server_encoding_arrives_as_utf8,
     catalogue::the_built_in_types_are_those_of_the_server,
     generated::generated_values_are_what_the_server_says
 );
