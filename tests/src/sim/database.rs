@@ -228,67 +228,74 @@ impl Database {
         self.revealed.raise();
     }
 
-    /// Runs a guarded statement over rows in key order: what is free is written in one transaction, what is locked is waited
-    /// for one by one. `note` hears of each row as it is committed. Returns, once all is visible, the rows that were written
-    /// with their replies.
+    /// Runs a guarded statement over rows in key order, in one transaction; what is locked is skipped. `note` hears of each row as
+    /// it is committed. Returns, once all is visible, the rows that were written with their replies.
     pub async fn guarded<Q, R>(
         self: &Arc<Database>,
-        mut asked: Vec<(WorkKey, Q)>,
+        asked: Vec<(WorkKey, Q)>,
         judge: impl Fn(&Stored, &Q) -> Option<(Stored, R)>,
         note: impl Fn(&Q, &Stored, &R),
     ) -> Vec<(Q, Stored, R)> {
-        asked.sort_by(|one, other| one.0.cmp(&other.0));
-        let mut written = Vec::new();
-        let (locked, mut last_xid) = self.pass(asked, &judge, &note, &mut written);
-        for waiting in locked {
-            self.sim.count(Fault::RowLocked);
-            let mut rest = vec![waiting];
-            loop {
-                let seen = self.revealed.count();
-                let (still, xid) = self.pass(rest, &judge, &note, &mut written);
-                last_xid = xid.or(last_xid);
-                rest = still;
-                if rest.is_empty() {
-                    break;
-                }
-                self.revealed.changed_since(seen).await;
-            }
-        }
-        while last_xid.is_some_and(|xid| self.is_running(xid)) {
-            self.revealed.changed_since(self.revealed.count()).await;
-        }
+        let (written, locked) = self.pass(asked, judge, note).await;
+        locked.iter().for_each(|_| self.sim.count(Fault::RowLocked));
         written
     }
 
-    fn pass<Q, R>(
+    /// As `guarded` for one row, but as an ordinary statement does it: while the row is locked, it is waited for.
+    pub async fn guarded_waiting<R>(
+        self: &Arc<Database>,
+        key: WorkKey,
+        judge: impl Fn(&Stored, &()) -> Option<(Stored, R)>,
+        note: impl Fn(&(), &Stored, &R),
+    ) {
+        loop {
+            let seen = self.revealed.count();
+            let (_, locked) = self.pass(vec![(key.clone(), ())], &judge, &note).await;
+            if locked.is_empty() {
+                return;
+            }
+            self.revealed.changed_since(seen).await;
+        }
+    }
+
+    /// The rows that were written, once they are visible, and those that are locked.
+    async fn pass<Q, R>(
         self: &Arc<Database>,
         asked: Vec<(WorkKey, Q)>,
-        judge: &impl Fn(&Stored, &Q) -> Option<(Stored, R)>,
-        note: &impl Fn(&Q, &Stored, &R),
-        written: &mut Vec<(Q, Stored, R)>,
-    ) -> (Vec<(WorkKey, Q)>, Option<u64>) {
-        let mut locked = Vec::new();
-        let mut changes = Vec::new();
+        judge: impl Fn(&Stored, &Q) -> Option<(Stored, R)>,
+        note: impl Fn(&Q, &Stored, &R),
+    ) -> (Vec<(Q, Stored, R)>, Vec<WorkKey>) {
+        let (written, locked) = self.judged(asked, judge);
+        written.iter().for_each(|(question, stored, reply)| note(question, stored, reply));
+        if !written.is_empty() {
+            let xid = self.begin();
+            self.commit(xid, written.iter().map(|(_, stored, _)| Change::UpdateWork(stored.clone())).collect());
+            while self.is_running(xid) {
+                self.revealed.changed_since(self.revealed.count()).await;
+            }
+        }
+        (written, locked)
+    }
+
+    fn judged<Q, R>(
+        &self,
+        mut asked: Vec<(WorkKey, Q)>,
+        judge: impl Fn(&Stored, &Q) -> Option<(Stored, R)>,
+    ) -> (Vec<(Q, Stored, R)>, Vec<WorkKey>) {
+        asked.sort_by(|one, other| one.0.cmp(&other.0));
+        let (mut passed, mut locked) = (Vec::new(), Vec::new());
         let state = self.state();
         for (key, question) in asked {
             let Some(slot) = state.rows.get(&key) else { continue };
             let visible = slot.hidden.as_ref().map_or(Some(&slot.now), |(_, before)| before.as_ref());
             let Some((stored, reply)) = visible.and_then(|visible| judge(visible, &question)) else { continue };
             if slot.hidden.is_some() {
-                locked.push((key, question));
-                continue;
+                locked.push(key);
+            } else {
+                passed.push((question, stored, reply));
             }
-            note(&question, &stored, &reply);
-            changes.push(Change::UpdateWork(stored.clone()));
-            written.push((question, stored, reply));
         }
-        drop(state);
-        if changes.is_empty() {
-            return (locked, None);
-        }
-        let xid = self.begin();
-        self.commit(xid, changes);
-        (locked, Some(xid))
+        (passed, locked)
     }
 
     /// The visible versions and the snapshot they were read in.

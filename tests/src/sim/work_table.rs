@@ -338,5 +338,5 @@ pub async fn cancel(database: &Arc<Database>, key: WorkKey) {
         sim.record(Record::FenceRaised { key: key.clone(), fence });
         sim.record(Record::Closed { key });
     };
-    database.guarded(vec![(key, ())], judge, note).await;
+    database.guarded_waiting(key, judge, note).await;
 }
