@@ -2,7 +2,7 @@
 use super::*;
 use bytes::Bytes;
 use postrider_core::event::Payload;
-use postrider_core::position::Generation;
+use postrider_core::position::{Generation, Lsn};
 use postrider_core::time::Timestamp;
 use std::fs;
 use std::os::fd::OwnedFd;
