@@ -57,6 +57,11 @@ impl Database {
         &self.name
     }
 
+    /// The server's major version.
+    pub(crate) fn major(&self) -> u32 {
+        self.cluster.installation().major()
+    }
+
     pub(crate) async fn another_client(&self) -> Client {
         connect(&self.options()).await
     }
