@@ -24,8 +24,6 @@ pub use objects::SourceObjects;
 pub use options::{ConnectOptions, TlsMode, connect_client};
 pub use primary::{HEARTBEAT_PREFIX, PgPrimary};
 pub use replication::slot::{CreatedSlot, create_slot, drop_slot};
-pub use setup::{
-    Circumstances, SetupReport, SetupSettings, Step, StepObject, StepOutcome, WorkIdentity, apply, plan,
-};
+pub use setup::{Circumstances, SetupReport, SetupSettings, Step, StepObject, StepOutcome, WorkIdentity, apply, plan};
 pub use source::ReplicationSource;
 pub use work_table::{PgWorkTable, WorkTableSettings};

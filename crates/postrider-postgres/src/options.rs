@@ -149,6 +149,14 @@ impl ConnectOptions {
         self.config.get_password()
     }
 
+    /// The same, but the hosts together are given up for unreachable after this long, if not earlier. What a host says once it is
+    /// reached may still take its time.
+    pub(crate) fn reaching_within(mut self, limit: Duration) -> ConnectOptions {
+        let hosts = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX).max(1);
+        self.config.connect_timeout(self.connect_timeout().min(limit / hosts));
+        self
+    }
+
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT)
     }

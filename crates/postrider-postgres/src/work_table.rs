@@ -50,7 +50,7 @@ pub struct WorkTableSettings {
     /// Who claims here; its advisory lock says that we live.
     pub owner: OwnerId,
     /// After the server was started, and after our own lock was lost and taken again, for so long the locks say nothing about the
-    /// others. It must be longer than the pause between two tries to connect, a second, and the time that connecting takes.
+    /// others. It must be longer than the four seconds that a try to connect and the pause before the next may take.
     pub owner_grace: Duration,
 }
 

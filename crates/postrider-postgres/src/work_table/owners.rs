@@ -11,7 +11,7 @@ use std::time::Duration;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::work::OwnerId;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Client;
 
 use super::layout::{micros, unreadable};
@@ -19,8 +19,12 @@ use crate::client::{Connection, Parameters};
 use crate::errors::{Phase, map_client_error};
 use crate::options::{ConnectOptions, connect_client};
 
-/// The pause before another try to connect, doubled up to the second: well below the grace that others give us.
+/// The pause before another try to connect, doubled up to the second.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// For all hosts to be reached, and for the whole try. With the pause it is below the grace that others give us: a host that is
+/// silent must not cost us the try that would have succeeded.
+const REACH_MAX: Duration = Duration::from_secs(2);
+const CONNECT_MAX: Duration = Duration::from_secs(3);
 
 /// What the session that holds the lock is told first: nobody may end it because it is idle, for it always is.
 const PREAMBLE: &str = "SET lock_timeout = '10s'; SET statement_timeout = 0; SET idle_session_timeout = 0; \
@@ -40,9 +44,9 @@ struct State {
     taken_again_at: Mutex<Option<Instant>>,
 }
 
+/// The lock's session; dropping the client ends it.
 struct Held {
-    /// Kept because dropping it ends the session.
-    _client: Client,
+    client: Client,
     connection: JoinHandle<Result<()>>,
 }
 
@@ -92,7 +96,7 @@ async fn hold(options: ConnectOptions, owner: OwnerId, mut held: Held, state: Ar
         let ended = (&mut held.connection).await;
         state.held.store(false, Ordering::Release);
         report_loss(ended.ok().and_then(Result::err).as_ref());
-        held = lock_again(&options, owner).await;
+        held = lock_again(&options.clone().reaching_within(REACH_MAX), owner).await;
         *state.taken_again_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         state.held.store(true, Ordering::Release);
         tracing::info!(%owner, "the executor's advisory lock is held again");
@@ -107,7 +111,13 @@ fn report_loss(error: Option<&Error>) {
 async fn lock_again(options: &ConnectOptions, owner: OwnerId) -> Held {
     let (mut pause, pause_max) = RETRY_PAUSE;
     loop {
-        match lock(options, owner).await {
+        // Only connecting is cut short. Waiting at the server for the lock leaves no moment in which nobody holds it.
+        let taken = match timeout(CONNECT_MAX, connect(options)).await {
+            Ok(Ok(connected)) => lock_on(connected, owner).await,
+            Ok(Err(error)) => Err(error),
+            Err(_elapsed) => Err(Error::new(ErrorKind::Disconnected, "the server did not let us in in time")),
+        };
+        match taken {
             Ok(held) => return held,
             Err(error) => tracing::debug!(reason = error.report(), "cannot take the executor's advisory lock yet"),
         }
@@ -116,12 +126,20 @@ async fn lock_again(options: &ConnectOptions, owner: OwnerId) -> Held {
     }
 }
 
+async fn lock(options: &ConnectOptions, owner: OwnerId) -> Result<Held> {
+    lock_on(connect(options).await?, owner).await
+}
+
+async fn connect(options: &ConnectOptions) -> Result<Held> {
+    let (client, connection) = connect_client(options).await?;
+    client.batch_execute(PREAMBLE).await.map_err(|error| map_client_error(Phase::Query, error))?;
+    Ok(Held { client, connection })
+}
+
 /// Waits for the lock where the server has not noticed yet that our last connection is gone, but not for ever: two tables opened
 /// for one owner would wait for each other.
-async fn lock(options: &ConnectOptions, owner: OwnerId) -> Result<Held> {
-    let (client, connection) = connect_client(options).await?;
-    let query = |error| map_client_error(Phase::Query, error);
-    client.batch_execute(PREAMBLE).await.map_err(query)?;
-    client.execute("SELECT pg_advisory_lock($1)", &[&owner.0.cast_signed()]).await.map_err(query)?;
-    Ok(Held { _client: client, connection })
+async fn lock_on(connected: Held, owner: OwnerId) -> Result<Held> {
+    let locked = connected.client.execute("SELECT pg_advisory_lock($1)", &[&owner.0.cast_signed()]).await;
+    locked.map_err(|error| map_client_error(Phase::Query, error))?;
+    Ok(connected)
 }
