@@ -7,6 +7,7 @@ pub mod cli;
 mod demo;
 mod docs;
 pub mod error;
+mod port;
 pub mod process;
 mod services;
 mod sim;

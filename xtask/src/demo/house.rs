@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Config, NoTls};
 use super::Sabotage;
 use super::child::Child;
 use crate::error::{Context, Error, Result};
+use crate::port;
 use crate::postgres::{Cluster, find};
 use crate::workspace::{self, PATIENCE};
 
@@ -192,7 +193,8 @@ impl House {
 
     fn write_configuration(&self, service: &str) -> Result<()> {
         let path = self.home.join("postrider.toml");
-        fs::write(&path, configuration(&self.url(), &self.home, service))
+        let console_port = port::free()?;
+        fs::write(&path, configuration(&self.url(), &self.home, service, console_port))
             .context(|| format!("cannot write {}", path.display()))
     }
 
@@ -215,7 +217,7 @@ async fn connect(url: &str, application: &str) -> Result<Client> {
     Ok(client)
 }
 
-fn configuration(url: &str, home: &Path, service: &str) -> String {
+fn configuration(url: &str, home: &Path, service: &str, console_port: u16) -> String {
     let journal = home.join("journal");
     let mut text = format!(
         r#"[source]
@@ -225,6 +227,9 @@ publication = "postrider"
 
 [journal]
 dir = "{}"
+
+[server]
+listen = "127.0.0.1:{console_port}"
 
 [[outbox]]
 table = "public.outbox_event"
@@ -269,7 +274,8 @@ mod tests {
 
     #[test]
     fn the_configuration_is_toml_with_four_stages_that_end() {
-        let text = configuration("postgres://a:b@127.0.0.1:1/quoting", Path::new("/tmp/x"), "127.0.0.1:2");
+        let text = configuration("postgres://a:b@127.0.0.1:1/quoting", Path::new("/tmp/x"), "127.0.0.1:2", 3);
+        assert!(text.contains("listen = \"127.0.0.1:3\""));
         let table: toml::Table = text.parse().unwrap();
         let stages = table["work"]["stage"].as_array().unwrap();
         assert_eq!(i64::try_from(stages.len()), Ok(STAGES_OF_A_QUOTE));

@@ -1,7 +1,7 @@
 //! When to raise the socket's low-water mark, and when to lower it.
 //!
 //! The server sends each message of a transaction by itself. A reader that is woken for each costs the server more than
-//! twice the processor time of the messages themselves; one that is woken for 64 KiB costs it nothing. Raised while the
+//! twice the processor time of the messages themselves; one that is woken for 32 KiB costs it nothing. Raised while the
 //! stream is quiet, the mark would hold messages back.
 //!
 //! A mark that was not reached in time does not yet mean silence: a server that shares its processors may need longer to fill
@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 const BUSY_READS: u32 = 32;
 const BUSY_WINDOW: Duration = Duration::from_millis(4);
 /// So long without a read means a quiet one.
-const PATIENCE: Duration = Duration::from_millis(1);
-/// From 16 KiB on the size makes no difference.
-const RAISED_BYTES: i32 = 64 * 1024;
+const PATIENCE: Duration = Duration::from_millis(2);
+/// From 16 KiB on the size makes no difference to the server. A busy stream fills this well within the patience, so that the mark
+/// stays where it is.
+const RAISED_BYTES: i32 = 32 * 1024;
 const LOWERED_BYTES: i32 = 1;
 /// So much queued when the mark is lowered means that the stream is busy all the same.
 const BUSY_BYTES: usize = 16 * 1024;
@@ -83,8 +84,8 @@ mod tests {
         let changes = reads(&mut low_water, Instant::now(), 40, Duration::from_micros(100));
         let raised: Vec<_> =
             changes.iter().enumerate().filter_map(|(at, change)| change.map(|bytes| (at, bytes))).collect();
-        assert_eq!(raised, [(31, 65536)]);
-        assert_eq!(low_water.patience(), Some(Duration::from_millis(1)));
+        assert_eq!(raised, [(31, RAISED_BYTES)]);
+        assert_eq!(low_water.patience(), Some(PATIENCE));
     }
 
     #[test]
@@ -106,14 +107,14 @@ mod tests {
         assert_eq!(low_water.patience(), None);
         let changes = reads(&mut low_water, start, 32, Duration::ZERO);
         assert_eq!(changes.iter().flatten().count(), 1);
-        assert_eq!(changes[31], Some(65536));
+        assert_eq!(changes[31], Some(RAISED_BYTES));
     }
 
     #[test]
     fn much_that_was_queued_when_it_was_lowered_raises_it_again() {
         let start = Instant::now();
         for (bytes, after, wanted) in [
-            (BUSY_BYTES, Duration::from_millis(4), Some(65536)),
+            (BUSY_BYTES, Duration::from_millis(4), Some(RAISED_BYTES)),
             (BUSY_BYTES - 1, Duration::from_millis(4), None),
             (BUSY_BYTES, Duration::from_millis(5), None),
         ] {

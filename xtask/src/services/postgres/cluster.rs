@@ -2,7 +2,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread;
@@ -15,6 +14,7 @@ use super::installation::Installation;
 use super::standing::{Standing, is_ready, lasting_name};
 use super::template;
 use crate::error::{Context, Error, Result};
+use crate::port;
 use crate::process::{LOOK_EVERY, children_of, signal, wait_gone};
 use crate::workspace::PATIENCE;
 
@@ -347,8 +347,7 @@ impl Cluster {
     }
 
     fn take_free_port(&mut self) -> Result<()> {
-        let listener = TcpListener::bind("127.0.0.1:0").context(|| "cannot find a free port")?;
-        self.port = listener.local_addr().context(|| "cannot find a free port")?.port();
+        self.port = port::free()?;
         self.set("port", &self.port.to_string())
     }
 
