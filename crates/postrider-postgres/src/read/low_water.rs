@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const BUSY_READS: u32 = 32;
 const BUSY_WINDOW: Duration = Duration::from_millis(4);
 /// So long without a read means a quiet one.
-const PATIENCE: Duration = Duration::from_millis(2);
+const PATIENCE: Duration = Duration::from_millis(1);
 /// From 16 KiB on the size makes no difference to the server. A busy stream fills this well within the patience, so that the mark
 /// stays where it is.
 const RAISED_BYTES: i32 = 32 * 1024;
