@@ -8,7 +8,7 @@ use crate::error::{Context, Result};
 ///
 /// # Errors
 /// When the system has none left.
-pub fn free() -> Result<u16> {
+pub(crate) fn free() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context(|| "cannot find a free port")?;
     Ok(listener.local_addr().context(|| "cannot find a free port")?.port())
 }

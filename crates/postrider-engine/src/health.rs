@@ -28,19 +28,17 @@ impl Health {
     /// Beats and looks until `stop`.
     pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
         let mut pause = Pause::new(&settings.limits);
-        let mut beat_in = Duration::ZERO;
-        let mut slot_in = Duration::ZERO;
+        let mut beat_at = self.world.now();
+        let mut look_at = beat_at;
         let beats = async {
             loop {
-                let span = beat_in.min(slot_in);
-                self.world.sleep(span).await;
-                beat_in -= span;
-                slot_in -= span;
-                if beat_in.is_zero() {
-                    beat_in = self.beat(settings, &mut pause).await?;
-                }
-                if slot_in.is_zero() {
-                    slot_in = self.look(settings, &mut pause).await?;
+                self.world.sleep(beat_at.min(look_at).since(self.world.now())).await;
+                // The slot comes first: a heartbeat may wait long for its way back.
+                let now = self.world.now();
+                if look_at <= now {
+                    look_at = now.after(self.look(settings, &mut pause).await?);
+                } else if beat_at <= now {
+                    beat_at = now.after(self.beat(settings, &mut pause).await?);
                 }
             }
         };
@@ -53,7 +51,6 @@ impl Health {
 
     /// One heartbeat, and its way back through the log. Returns when the next is due.
     async fn beat(&mut self, settings: &Settings, pause: &mut Pause) -> Result<Duration> {
-        let began = self.world.now();
         match self.primary.beat().await {
             Ok(lsn) => {
                 pause.reset();
@@ -61,7 +58,7 @@ impl Health {
                     let now = self.world.now();
                     self.telemetry.update(|status| status.heartbeat_seen_at = Some(now));
                 }
-                Ok(settings.periods.heartbeat.saturating_sub(self.world.now().since(began)))
+                Ok(settings.periods.heartbeat)
             }
             Err(error) => self.fail(error, pause, settings),
         }
