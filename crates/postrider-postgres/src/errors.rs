@@ -8,6 +8,8 @@ use std::io;
 
 use postrider_core::error::{Error, ErrorKind};
 
+use crate::objects::MISSING_TABLE_HINT;
+
 /// What we were doing when the server answered with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -69,10 +71,11 @@ impl ServerMessage {
         }
     }
 
-    /// A publication that the slot's position does not know yet. From version 18 on that is only a warning, and the
-    /// changes are skipped.
+    /// Said in the stream: a publication that the slot's position does not know yet. From version 18 on that is only a
+    /// warning, and the changes are skipped. The words may be in any language (`lc_messages`); no other warning of a
+    /// stream has this SQLSTATE.
     pub(crate) fn is_skipped_publication(&self) -> bool {
-        self.severity == "WARNING" && self.sqlstate == "55000" && self.message.contains("publication")
+        self.severity == "WARNING" && self.sqlstate == "55000"
     }
 }
 
@@ -181,11 +184,9 @@ fn judge(phase: Phase, refusal: &ServerMessage) -> (ErrorKind, &'static str, Opt
             "the role lacks a privilege",
             Some("`postrider setup --print` shows the grants that are needed."),
         ),
-        ("42P01" | "42703" | "42883" | "3F000", _) => (
-            ErrorKind::Table,
-            "a table or a column of ours does not exist",
-            Some("`postrider setup` creates what is missing."),
-        ),
+        ("42P01" | "42703" | "42883" | "3F000", _) => {
+            (ErrorKind::Table, "a table or a column of ours does not exist", Some(MISSING_TABLE_HINT))
+        }
         (_, "22" | "23" | "P0") => (ErrorKind::Table, "the database refuses the row", None),
         ("25006", _) => (
             ErrorKind::Configuration,
@@ -217,7 +218,7 @@ fn judge_replication(phase: Phase, refusal: &ServerMessage) -> Option<(ErrorKind
             (ErrorKind::SlotMissing, "the replication slot does not exist", Some("`postrider setup` creates it."))
         }
         (Phase::Stream, "42704") => skipped_publication(),
-        (Phase::Stream, "55000") if refusal.message.contains("publication") => skipped_publication(),
+        (Phase::Stream, "55000") if refusal.is_skipped_publication() => skipped_publication(),
         (Phase::CreateSlot | Phase::StartReplication, "55000") if refusal.message.contains("wal_level") => (
             ErrorKind::WalLevel,
             "the server does not write a logical log",
@@ -331,7 +332,11 @@ mod tests {
         assert_eq!(kind(Phase::CreateSlot, "55000", wal_level), ErrorKind::WalLevel);
         let lost = "can no longer get changes from replication slot \"s\"";
         assert_eq!(kind(Phase::StartReplication, "55000", lost), ErrorKind::SlotLost);
-        assert_eq!(kind(Phase::Stream, "55000", "skipped loading publication \"p\""), ErrorKind::PublicationMissing);
+        let skipped = ServerMessage { severity: "WARNING".into(), ..refusal("55000", "lade Publikation »p« nicht") };
+        assert!(skipped.is_skipped_publication());
+        assert_eq!(map_server_message(Phase::Stream, &skipped).kind(), ErrorKind::PublicationMissing);
+        assert!(!refusal("55000", "skipped loading publication \"p\"").is_skipped_publication());
+        assert_eq!(kind(Phase::Stream, "55000", lost), ErrorKind::SlotLost);
         assert_eq!(kind(Phase::StartReplication, "55006", ""), ErrorKind::SlotInUse);
         assert_eq!(kind(Phase::Query, "55006", ""), ErrorKind::Internal);
         assert_eq!(kind(Phase::Connect, "28P01", ""), ErrorKind::Authentication);

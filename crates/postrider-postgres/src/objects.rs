@@ -15,6 +15,13 @@ pub struct SourceObjects {
 /// The columns that Postrider reads and writes although no mapping names them.
 pub(crate) const UNMAPPED_COLUMNS: [&str; 5] = ["request_hash", "payload", "definition", "last_error", "updated_at"];
 
+/// What to do about a mapped table that is not there.
+pub(crate) const MISSING_TABLE_HINT: &str =
+    "`postrider setup` creates the canonical tables; for one of your own, correct its name in the configuration.";
+/// What to do about a work table whose rows are spread over several.
+pub(crate) const SPREAD_TABLE_HINT: &str =
+    "Keep the work in one plain table; rows that are closed may be moved to a partitioned one.";
+
 impl SourceObjects {
     /// The published tables, quoted, outbox tables first.
     pub(crate) fn tables(&self) -> Vec<String> {
@@ -31,6 +38,11 @@ pub(crate) fn outbox_name(table: &OutboxTable) -> String {
 /// The quoted name of a work table.
 pub(crate) fn work_name(mapping: &WorkMapping) -> String {
     quote_table(&mapping.schema, &mapping.table)
+}
+
+/// Why a work table is refused. `table` is quoted.
+pub(crate) fn spread_table(table: &str) -> String {
+    format!("{table} is not one plain table: it is partitioned, or other tables inherit from it, or it is a view.")
 }
 
 /// The columns of a work table that the log must carry: all that is mapped, and no payload.

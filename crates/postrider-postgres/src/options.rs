@@ -19,14 +19,15 @@ use text::Taken;
 mod text;
 
 /// What the server's sessions are pinned to, whatever the role's or the database's own settings are: else the same
-/// value has many texts.
-pub(crate) const PINNED_SETTINGS: [(&str, &str); 6] = [
+/// value has many texts, and warnings that mean a loss may be kept from us.
+pub(crate) const PINNED_SETTINGS: [(&str, &str); 7] = [
     ("datestyle", "ISO"),
     ("intervalstyle", "postgres"),
     ("extra_float_digits", "3"),
     ("timezone", "UTC"),
     ("bytea_output", "hex"),
     ("search_path", "pg_catalog"),
+    ("client_min_messages", "warning"),
 ];
 
 /// For one host, from the first packet to a usable session, where the address names no `connect_timeout`.
@@ -123,15 +124,6 @@ impl ConnectOptions {
     /// The role that sessions have.
     pub fn user(&self) -> &str {
         &self.user
-    }
-
-    /// The same server, role and password, another database.
-    #[must_use]
-    pub fn with_database(&self, database: &str) -> ConnectOptions {
-        let mut other = self.clone();
-        other.config.dbname(database);
-        database.clone_into(&mut other.database);
-        other
     }
 
     /// The places where the server may be, for an error's detail: `host:port` or the socket's path, separated by

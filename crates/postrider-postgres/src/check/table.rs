@@ -7,7 +7,9 @@ use postrider_core::route::{OutboxTable, WorkMapping};
 
 use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
-use crate::objects::{SourceObjects, changing_columns, outbox_name, work_name};
+use crate::objects::{
+    MISSING_TABLE_HINT, SPREAD_TABLE_HINT, SourceObjects, changing_columns, outbox_name, spread_table, work_name,
+};
 use crate::quote::quote_identifier;
 
 /// Above this share of a page, a burst of updates finds no room on its page.
@@ -18,6 +20,8 @@ struct Facts {
     subject: Subject,
     /// Quoted.
     name: String,
+    /// Partitioned, or other tables inherit from it.
+    is_spread: bool,
     /// `d` default, `n` nothing, `f` full, `i` index.
     identity: String,
     identity_columns: Vec<String>,
@@ -50,13 +54,7 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
 }
 
 fn missing(subject: Subject, name: &str) -> Finding {
-    Finding::new(
-        Severity::Error,
-        ErrorKind::Table,
-        subject,
-        format!("There is no table {name}."),
-        "`postrider setup` creates the canonical tables; for one of your own, correct its name in the configuration.",
-    )
+    Finding::new(Severity::Error, ErrorKind::Table, subject, format!("There is no table {name}."), MISSING_TABLE_HINT)
 }
 
 impl Facts {
@@ -69,7 +67,8 @@ impl Facts {
         let text = "SELECT c.oid::int8, c.relreplident::text, \
                coalesce((SELECT split_part(o, '=', 2)::int8 FROM unnest(c.reloptions) AS o WHERE o LIKE 'fillfactor=%'), 100), \
                coalesce((SELECT array_agg(a.attname::text) FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
-                 WHERE i.indrelid = c.oid AND (i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)), '{}') \
+                 WHERE i.indrelid = c.oid AND (i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)), '{}'), \
+               c.relkind = 'p' OR EXISTS (SELECT FROM pg_inherits AS h WHERE h.inhparent = c.oid) \
              FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
              WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
         let names: Parameters = vec![Box::new(schema.to_owned()), Box::new(table.to_owned())];
@@ -79,6 +78,7 @@ impl Facts {
         Ok(Some(Facts {
             subject,
             name: crate::quote::quote_table(schema, table),
+            is_spread: field(row, 4)?,
             identity: field(row, 1)?,
             identity_columns: field(row, 3)?,
             has_column_list: has_column_list(connection, oid, &objects.publication).await?,
@@ -105,6 +105,10 @@ impl Facts {
     }
 
     fn judge_work(&self, mapping: &WorkMapping) -> Vec<Finding> {
+        // Nothing else matters as long as the rows are not in one table.
+        if self.is_spread {
+            return vec![self.error(spread_table(&self.name), SPREAD_TABLE_HINT.to_owned())];
+        }
         let mut findings: Vec<Finding> =
             wanted(mapping).into_iter().filter_map(|(column, types)| self.judge_column(column, types)).collect();
         findings.extend(self.judge_key(mapping));

@@ -76,7 +76,7 @@ fn dead_owners(layout: &Layout) -> String {
     format!("${}::text[]", layout.key.len() + ASKED.len() + 2)
 }
 
-/// STAGE-PROTOCOL 2. Everything that may be true of a row without being its version (lease, due time) is judged by the server's clock.
+/// The guard of a claim (`docs/stage-protocol.md`). Everything that may be true of a row without being its version (lease, due time) is judged by the server's clock.
 fn guard(layout: &Layout) -> String {
     let Layout { stage, stage_state, attempt_count, fence, next_attempt_at, lease_until, lease_owner, .. } = layout;
     format!(

@@ -12,6 +12,7 @@ use tokio_postgres::types::{FromSql, Type};
 
 use super::cells::{Cells, Unreadable};
 use crate::client::{Connection, Parameters};
+use crate::objects::{MISSING_TABLE_HINT, SPREAD_TABLE_HINT, spread_table};
 use crate::quote::{quote_identifier, quote_table};
 
 /// The table and the mapped columns, ready to be written into statements.
@@ -45,18 +46,26 @@ pub(super) struct Column {
 }
 
 impl Layout {
-    /// Reads the types of the mapped columns. A table or a column that is not there is an error that names it.
+    /// Reads the types of the mapped columns. A table or a column that is not there is an error that names it, as is a table whose
+    /// rows are spread over several: the statements find a row again by its `ctid`, which tells rows of one table apart and no more.
     pub(super) async fn load(connection: &Connection, mapping: &WorkMapping) -> Result<Layout> {
         let table = quote_table(&mapping.schema, &mapping.table);
-        let text: Arc<str> = "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute \
-             WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped"
+        let text: Arc<str> = "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), \
+               c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_inherits AS h WHERE h.inhparent = c.oid) \
+             FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid \
+             WHERE c.oid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped"
             .into();
         let parameters: Parameters = vec![Box::new(table.clone())];
         let rows = connection.query(&text, &parameters).await?;
         if rows.is_empty() {
             return Err(Error::new(ErrorKind::Table, "the work table does not exist")
                 .with_detail(format!("There is no table {table}, or our role may not see it."))
-                .with_hint("`postrider setup` creates what is missing."));
+                .with_hint(MISSING_TABLE_HINT));
+        }
+        if rows.iter().any(|row| !row.get::<_, bool>(2)) {
+            return Err(Error::new(ErrorKind::Table, "the work table is not one plain table")
+                .with_detail(spread_table(&table))
+                .with_hint(SPREAD_TABLE_HINT));
         }
         let types: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let column = |name: &str| find_column(&types, &table, name);

@@ -63,6 +63,14 @@ macro_rules! broken {
 
 broken!(what_setup_makes_is_all_right, "SELECT 1", expect![[""]]);
 broken!(
+    a_partitioned_work_table_is_found,
+    "ALTER PUBLICATION {name} DROP TABLE pending_work; ALTER TABLE pending_work RENAME TO whole;
+     CREATE TABLE pending_work (LIKE whole INCLUDING ALL) PARTITION BY LIST (group_id);
+     CREATE TABLE first PARTITION OF pending_work FOR VALUES IN ('g0'); CREATE TABLE second PARTITION OF pending_work DEFAULT;
+     ALTER PUBLICATION {name} ADD TABLE pending_work",
+    expect![[r#"error PR010 "public"."pending_work" is not one plain table: it is partitioned, or other tables inherit from it, or it is a view."#]]
+);
+broken!(
     a_missing_slot_is_found,
     "SELECT pg_drop_replication_slot('{name}')",
     expect![[r#"error PR004 There is no replication slot "NAME"."#]]

@@ -5,6 +5,7 @@ mod check;
 mod database;
 mod heartbeat;
 mod left_out;
+mod mapped;
 mod owners;
 mod setup;
 mod work_table;

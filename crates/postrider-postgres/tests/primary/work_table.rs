@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 use crate::database::{Database, canonical_mapping, eventually};
 use postrider_core::error::ErrorKind;
 use postrider_core::ports::{Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, Transition, WorkTable};
-use postrider_core::route::WorkMapping;
 use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use postrider_postgres::{PgWorkTable, WorkTableSettings};
 
 pub(crate) const ONE: OwnerId = OwnerId(1);
 pub(crate) const TWO: OwnerId = OwnerId(0xFFFF_0000_0000_0002);
-const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 pub(crate) fn key(number: usize) -> WorkKey {
     WorkKey::new([format!("g{}", number % 7), format!("q{number:05}")])
@@ -27,7 +26,7 @@ fn take_over(key: WorkKey, seen_fence: i64) -> ClaimRequest {
     ClaimRequest { take_over: true, ..ask(key, seen_fence) }
 }
 
-fn outcome(claim: &Claim, transition: Transition) -> Checkpoint {
+pub(crate) fn outcome(claim: &Claim, transition: Transition) -> Checkpoint {
     Checkpoint { key: claim.key.clone(), stage: claim.stage.clone(), fence: claim.fence, transition }
 }
 
@@ -35,7 +34,7 @@ fn retry() -> Transition {
     Transition::Retry { after: Duration::ZERO, reason: "TEST".to_owned() }
 }
 
-fn claimed(replies: Vec<ClaimReply>) -> Vec<Claim> {
+pub(crate) fn claimed(replies: Vec<ClaimReply>) -> Vec<Claim> {
     let claim = |reply| match reply {
         ClaimReply::Claimed(claim) => claim,
         ClaimReply::AtLimit { .. } => panic!("a row is at its limit"),
@@ -67,7 +66,7 @@ pub(crate) async fn read_one(table: &PgWorkTable, number: usize) -> WorkVersion 
 pub(crate) async fn open(database: &Database, owner: OwnerId) -> PgWorkTable {
     // The test's server was started a moment ago, and nobody else is reconnecting.
     let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO };
-    PgWorkTable::open(database.options(), &mapping(), &settings).await.unwrap()
+    PgWorkTable::open(database.options(), &canonical_mapping(), &settings).await.unwrap()
 }
 
 /// A database with the work table and so many rows in PRICING.
@@ -84,10 +83,6 @@ pub(crate) async fn insert_rows(database: &Database, numbers: std::ops::Range<us
          FROM generate_series($1::int8, $2::int8 - 1) AS n";
     let (from, to) = (i64::try_from(numbers.start).unwrap(), i64::try_from(numbers.end).unwrap());
     database.admin.execute(sql, &[&from, &to]).await.unwrap();
-}
-
-fn mapping() -> WorkMapping {
-    canonical_mapping()
 }
 
 #[tokio::test]
@@ -570,52 +565,4 @@ async fn a_broken_session_is_replaced_at_the_next_call() {
         }
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_table_of_other_names_and_types_is_mapped() {
-    let database = Database::create().await;
-    database
-        .run(r#"CREATE SCHEMA "Own"; CREATE TYPE "Own".step AS ENUM ('PRICING', 'APPROVAL');
-            CREATE TABLE "Own"."Work" (tenant bigint, id uuid, step "Own".step NOT NULL, state varchar(20) NOT NULL DEFAULT 'PENDING',
-                tries smallint NOT NULL DEFAULT 0, deferral_count bigint NOT NULL DEFAULT 0, "Fence" bigint NOT NULL DEFAULT 0,
-                epoch int NOT NULL DEFAULT 0, next_attempt_at timestamptz, lease_until timestamptz, lease_owner text, request_hash bytea,
-                closed_at timestamptz, last_error text, definition text, payload json, updated_at timestamptz, PRIMARY KEY (tenant, id));
-            CREATE INDEX ON "Own"."Work" (tenant, id) WHERE closed_at IS NULL;
-            INSERT INTO "Own"."Work" (tenant, id, step) SELECT n, '00000000-0000-0000-0000-00000000000a', 'PRICING' FROM generate_series(9, 11) AS n"#)
-        .await;
-    let name = str::to_owned;
-    let mapping = WorkMapping {
-        schema: name("Own"),
-        table: name("Work"),
-        key: vec![name("tenant"), name("id")],
-        stage: name("step"),
-        stage_state: name("state"),
-        attempt_count: name("tries"),
-        fence: name("Fence"),
-        ..mapping()
-    };
-    let table = PgWorkTable::open(database.options(), &mapping, &WorkTableSettings::new(ONE)).await.unwrap();
-    let key = |tenant: u32| WorkKey::new([tenant.to_string(), name("00000000-0000-0000-0000-00000000000a")]);
-    let claims = claimed(table.claim(ONE, &[ask(key(11), 0), ask(key(9), 0)], &[]).await.unwrap());
-    let chain = Transition::Chain { next: StageName::new("APPROVAL"), lease: MINUTE };
-    let outcomes: Vec<_> = claims.iter().map(|claim| outcome(claim, chain.clone())).collect();
-    assert_eq!(table.checkpoint(ONE, &outcomes).await.unwrap().len(), 2);
-    assert_eq!(table.read(&[key(9)]).await.unwrap().rows[0].stage.as_str(), "APPROVAL");
-    // A bigint key is ordered as a number, not as a text.
-    let page = table.open_rows().await.unwrap().next_page().await.unwrap();
-    assert_eq!(page.into_iter().map(|row| row.key).collect::<Vec<_>>(), [key(9), key(10), key(11)]);
-}
-
-#[tokio::test]
-async fn a_missing_table_or_column_is_named() {
-    let database = Database::create().await;
-    let open =
-        async || PgWorkTable::open(database.options(), &mapping(), &WorkTableSettings::new(ONE)).await.unwrap_err();
-    assert_eq!(open().await.kind(), ErrorKind::Table);
-    database.install_work_table().await;
-    database.run("ALTER TABLE pending_work RENAME fence TO token").await;
-    let error = open().await;
-    assert_eq!(error.kind(), ErrorKind::Table);
-    assert!(error.detail().unwrap().contains("\"fence\""), "{}", error.report());
 }
