@@ -82,6 +82,7 @@ impl Demo {
     async fn play(&self, binaries: &Path) -> Result<bool> {
         let began = Instant::now();
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+        eprintln!("demo: quotes move through four stages while the orchestrator (Postrider) is killed again and again");
         eprintln!("demo: seed {seed}");
         let mut house = House::start(binaries, seed, self.sabotage).await?;
         let outcome = self.perform(&mut house, seed, began).await;

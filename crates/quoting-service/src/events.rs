@@ -3,7 +3,7 @@
 //! Takes and gives: an event; its effect, in one transaction with the record that it was processed.
 //! Never: acts on one event twice, or records it in another transaction than the effect's.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use axum::body::{Body, Bytes};
@@ -70,8 +70,7 @@ fn understand(headers: &HeaderMap, body: &[u8]) -> Result<Event, Answer> {
 async fn finish(service: &Service, connection: &Cut, event: &Event, arrived: SystemTime) -> Answer {
     let executed = run(|| transact(service, event)).await;
     service.records.event(&event.id, &event.body.key, arrived, executed.replayed).await;
-    // A delivery has no number, so only the first is struck: else the same event would be lost each time.
-    if executed.replayed == Some(false) {
+    if is_first_delivery(service, &event.id) {
         match service.faults.strike(&event.id, 0) {
             Fault::None => {}
             Fault::Drop => connection.cut(),
@@ -79,6 +78,10 @@ async fn finish(service: &Service, connection: &Cut, event: &Event, arrived: Sys
         }
     }
     executed.answer
+}
+
+fn is_first_delivery(service: &Service, id: &str) -> bool {
+    service.delivered.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned())
 }
 
 // The record comes first, in the transaction of the effect; a repeat is a success that does nothing.

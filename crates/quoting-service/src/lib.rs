@@ -14,9 +14,10 @@ mod records;
 mod reply;
 mod stages;
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::routing::{get, post};
@@ -52,6 +53,8 @@ pub struct Service {
     pool: Pool,
     records: Records,
     faults: Faults,
+    /// Events that came once: only their first delivery may meet a fault, else the same one would be lost each time.
+    delivered: Mutex<HashSet<String>>,
     sabotage: Option<Sabotage>,
 }
 
@@ -68,7 +71,8 @@ impl Service {
         client.batch_execute(include_str!("../sql/0001_create_quoting.sql")).await?;
         drop(client);
         let records = Records::new(settings.database, RECORD_CONNECTIONS);
-        Ok(Arc::new(Service { pool, records, faults: settings.faults, sabotage: settings.sabotage }))
+        let delivered = Mutex::default();
+        Ok(Arc::new(Service { pool, records, faults: settings.faults, delivered, sabotage: settings.sabotage }))
     }
 }
 

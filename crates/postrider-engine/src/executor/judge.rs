@@ -45,6 +45,9 @@ impl State {
         let (stage, attempt, fence) = (&ticket.stage, ticket.attempt, ticket.fence);
         match verdict {
             Verdict::Done => {}
+            Verdict::Defer { reason, counted: false, .. } if self.not_sent.get(stage) == Some(&1) => {
+                tracing::warn!(%stage, reason, "a stage's endpoint cannot be reached; its rows wait and use no attempt; check the stage's url and the service behind it");
+            }
             Verdict::Retry { after, reason } | Verdict::Defer { after, reason, .. } => {
                 tracing::info!(%stage, attempt, fence, ?after, reason, "a stage call is tried again");
             }

@@ -71,11 +71,13 @@ impl State {
                 return;
             }
             Observation::StageMissing => {
-                tracing::warn!(stage = %version.stage, "a work row is in a stage that the configuration does not have; it waits");
+                self.alarm();
+                tracing::warn!(stage = %version.stage, "a work row is in a stage that the configuration does not have; it waits until the stage is added and the process started again, or the row is corrected");
                 self.rows.remove(&version.key);
                 return;
             }
             Observation::AttemptsUsedUp => {
+                self.alarm();
                 tracing::warn!(stage = %version.stage, "a work row waits with its attempts used up; nothing will start it until a person raises the limit or resets its count");
                 self.rows.remove(&version.key);
                 return;

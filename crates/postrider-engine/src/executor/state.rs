@@ -205,7 +205,7 @@ impl State {
             return;
         };
         self.rows.remove(key);
-        self.telemetry.alarms.get_or_create(&ConsumerLabel { consumer: CONSUMER.to_owned() }).inc();
+        self.alarm();
         tracing::error!(
             error = error.report(),
             "the work table refuses a statement for a row; the row is set aside until the next sweep"
@@ -242,6 +242,11 @@ impl State {
             let (version, xid) = *newest;
             self.observe_version(version, xid);
         }
+    }
+
+    /// Something about a row needs a person.
+    pub(super) fn alarm(&self) {
+        self.telemetry.alarms.get_or_create(&ConsumerLabel { consumer: CONSUMER.to_owned() }).inc();
     }
 
     pub(super) fn free_slots(&self, policy: &StagePolicy) -> u32 {
