@@ -13,7 +13,8 @@ use crate::options::ConnectOptions;
 pub const HEARTBEAT_PREFIX: &str = "postrider.heartbeat";
 
 /// The commit of a heartbeat is flushed when its statement returns, whatever the role's own setting is.
-const PREAMBLE: &str = "SET synchronous_commit = local; SET statement_timeout = '30s'; SET lock_timeout = '5s'";
+const PREAMBLE: &str = "SET synchronous_commit = local; SET default_transaction_isolation = 'read committed'; \
+     SET default_transaction_read_only = off; SET statement_timeout = '30s'; SET lock_timeout = '5s'";
 
 /// The primary behind its port: one session, connected at the first question and replaced at the next one once it broke.
 #[derive(Debug)]

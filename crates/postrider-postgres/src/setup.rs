@@ -16,6 +16,10 @@ use crate::quote::{quote_identifier, quote_literal};
 const CREATE_WORK_TABLE: &str = include_str!("../../../sql/source/0001_create_pending_work.sql");
 const CREATE_OUTBOX: &str = include_str!("../../../sql/source/0002_create_outbox_event.sql");
 
+/// The steps write, whatever the role's or the database's own settings are.
+const PREAMBLE: &str = "SET default_transaction_isolation = 'read committed'; \
+     SET default_transaction_read_only = off; SET lock_timeout = '10s'";
+
 /// What is to be set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupSettings {
@@ -109,7 +113,7 @@ pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Vec<Step
 /// `Privilege` where the role in `options` may not do a step, `WalLevel` where the server has no logical log, `Table` where a
 /// table is missing whose names are not the canonical ones, and what connecting gives.
 pub async fn apply(options: &ConnectOptions, settings: &SetupSettings) -> Result<SetupReport> {
-    let connection = Connection::open(options, "SET lock_timeout = '10s'").await?;
+    let connection = Connection::open(options, PREAMBLE).await?;
     let circumstances = look(&connection, settings.objects.routing.work.as_ref()).await?;
     let mut report = SetupReport { steps: Vec::new(), differences: Vec::new() };
     for step in plan(settings, &circumstances) {

@@ -1,7 +1,9 @@
 //! What: the primary's logical replication stream as a port.
 //! Where: before *read*; opened at the start and after each lost connection.
 //! Takes and gives: an address, a slot and a publication; a session's reader and confirmer, or why there is none.
-//! Never: retries, or starts where the slot says something else than the journal.
+//! Never: retries, or starts where the slot says something else than the journal, or at another server than the first time.
+
+use std::sync::{Arc, OnceLock};
 
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{BoxFuture, LogSession, LogSource, SourceIdentity};
@@ -20,12 +22,14 @@ pub struct ReplicationSource {
     options: ConnectOptions,
     slot: String,
     publication: String,
+    /// Who the server was when it was first asked: an address may come to lead to another one later.
+    first: Arc<OnceLock<SourceIdentity>>,
 }
 
 impl ReplicationSource {
     /// Nothing is asked of the server yet.
     pub fn new(options: ConnectOptions, slot: impl Into<String>, publication: impl Into<String>) -> ReplicationSource {
-        ReplicationSource { options, slot: slot.into(), publication: publication.into() }
+        ReplicationSource { options, slot: slot.into(), publication: publication.into(), first: Arc::default() }
     }
 
     /// Checks all that `open` checks, and opens nothing. `durable_end` as there.
@@ -43,11 +47,14 @@ impl ReplicationSource {
         let mut wire = Wire::connect(&self.options).await?;
         let identity = identify(&mut wire, &self.slot).await?;
         wire.close().await;
+        let _first = self.first.get_or_init(|| identity.clone());
         Ok(identity)
     }
 
     async fn open_session(&self, durable_end: Lsn) -> Result<LogSession> {
         let mut wire = Wire::connect(&self.options).await?;
+        let identity = identify(&mut wire, &self.slot).await?;
+        check_identity(self.first.get_or_init(|| identity.clone()), &identity)?;
         let cleared = preflight::check(&mut wire, &self.slot, &self.publication, durable_end).await?;
         let started = start_stream(wire, &self.slot, &self.publication, durable_end, cleared.wal_sender_timeout).await;
         match started {
@@ -78,5 +85,49 @@ impl LogSource for ReplicationSource {
 
     fn open(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>> {
         Box::pin(self.open_session(durable_end))
+    }
+}
+
+/// In another server's log, or on another timeline, our positions mean something else.
+fn check_identity(first: &SourceIdentity, now: &SourceIdentity) -> Result<()> {
+    let differs: Vec<String> = [
+        ("system identifier", first.system_identifier.to_string(), now.system_identifier.to_string()),
+        ("timeline", first.timeline.to_string(), now.timeline.to_string()),
+    ]
+    .into_iter()
+    .filter(|(_, first, now)| first != now)
+    .map(|(what, first, now)| format!("its {what} is {first}, the server's is {now}"))
+    .collect();
+    if differs.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::JournalForeign, "the journal belongs to another source")
+        .with_detail(format!("Of the journal that we write, {}.", differs.join("; ")))
+        .with_hint("Connect to the server it belongs to, or give this one an empty directory."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_system_or_timeline_is_another_source() {
+        let first = SourceIdentity { system_identifier: 7, timeline: 1, database: "d".into(), slot: "s".into() };
+        assert!(check_identity(&first, &first.clone()).is_ok());
+        for (now, words) in [
+            (
+                SourceIdentity { system_identifier: 8, ..first.clone() },
+                "its system identifier is 7, the server's is 8.",
+            ),
+            (SourceIdentity { timeline: 2, ..first.clone() }, "its timeline is 1, the server's is 2."),
+        ] {
+            let error = check_identity(&first, &now).err().map(|error| (error.kind(), error.report()));
+            assert!(
+                error
+                    .as_ref()
+                    .is_some_and(|(kind, report)| *kind == ErrorKind::JournalForeign && report.contains(words)),
+                "{error:?}"
+            );
+        }
     }
 }

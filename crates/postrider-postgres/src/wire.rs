@@ -74,15 +74,7 @@ impl Wire {
         let mut rows = Vec::new();
         let mut refusal = None;
         loop {
-            let (tag, body) = match (self.next_message().await, refusal.take()) {
-                (Ok(message), earlier) => {
-                    refusal = earlier;
-                    message
-                }
-                // After a FATAL the connection just ends; the refusal says why.
-                (Err(_ended), Some(refusal)) => return Err(refusal),
-                (Err(error), None) => return Err(error),
-            };
+            let (tag, body) = self.next_or(&mut refusal).await?;
             match tag {
                 message::DATA_ROW => rows.push(message::text_row(&body).ok_or_else(|| malformed("DataRow"))?),
                 message::ERROR_RESPONSE => refusal = Some(self.refusal(phase, &body)),
@@ -105,7 +97,7 @@ impl Wire {
         self.send_query(command).await?;
         let mut refusal = None;
         loop {
-            let (tag, body) = self.next_message().await?;
+            let (tag, body) = self.next_or(&mut refusal).await?;
             match tag {
                 message::COPY_BOTH_RESPONSE => return Ok(()),
                 message::ERROR_RESPONSE => refusal = Some(self.refusal(phase, &body)),
@@ -115,6 +107,11 @@ impl Wire {
                 other => return Err(unexpected(other)),
             }
         }
+    }
+
+    /// The next message. After a FATAL the connection just ends; the refusal says why.
+    async fn next_or(&mut self, refusal: &mut Option<Error>) -> Result<(u8, Bytes)> {
+        self.next_message().await.map_err(|ended| refusal.take().unwrap_or(ended))
     }
 
     /// Says goodbye. The server then ends the session at once instead of at its next look at the socket.

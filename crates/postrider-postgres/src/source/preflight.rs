@@ -27,6 +27,7 @@ pub(crate) struct Cleared {
 /// The server as it is now.
 struct Server {
     version: u32,
+    in_recovery: bool,
     wal_level: String,
     wal_sender_timeout: Duration,
     /// The end of what it has of its log on disk.
@@ -52,8 +53,8 @@ struct Slot {
 /// Checks the server, the slot and the publication, on a connection that is to become the stream.
 ///
 /// # Errors
-/// `WalLevel`, `SlotMissing`, `SlotForeign`, `SlotLost`, `PublicationMissing`, `Configuration` (an old server), each
-/// with what to do.
+/// `WalLevel`, `SlotMissing`, `SlotForeign`, `SlotLost`, `PublicationMissing`, `Configuration` (an old server, a
+/// standby), each with what to do.
 pub(crate) async fn check(wire: &mut Wire, slot: &str, publication: &str, durable_end: Lsn) -> Result<Cleared> {
     let server = ask_server(wire, publication).await?;
     check_server(&server, durable_end)?;
@@ -88,7 +89,7 @@ pub(crate) async fn slot_holder(wire: &mut Wire, slot: &str) -> Result<Option<St
 
 async fn ask_server(wire: &mut Wire, publication: &str) -> Result<Server> {
     let sql = format!(
-        "SELECT current_setting('server_version_num'), current_setting('wal_level'),
+        "SELECT current_setting('server_version_num'), pg_is_in_recovery(), current_setting('wal_level'),
                 (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'),
                 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END,
                 current_database(), EXISTS (SELECT FROM pg_publication WHERE pubname = {})",
@@ -97,6 +98,7 @@ async fn ask_server(wire: &mut Wire, publication: &str) -> Result<Server> {
     let mut row = one_row(wire, &sql).await?.ok_or_else(no_answer)?;
     Ok(Server {
         version: row.parsed()?,
+        in_recovery: row.truth()?,
         wal_level: row.text()?,
         wal_sender_timeout: Duration::from_millis(row.parsed()?),
         flushed: row.parsed()?,
@@ -131,6 +133,11 @@ fn check_server(server: &Server, durable_end: Lsn) -> Result<()> {
         return Err(Error::new(ErrorKind::Configuration, "the server is too old")
             .with_detail(format!("Its version is {}.", server.version / 10_000))
             .with_hint("Postrider reads from PostgreSQL 14 and later."));
+    }
+    if server.in_recovery {
+        return Err(Error::new(ErrorKind::Configuration, "the server is a standby")
+            .with_detail("It is in recovery, and this version reads the log of a primary only.")
+            .with_hint("Give the primary's address."));
     }
     if server.wal_level != "logical" && server.version < SERVER_VERSION_ON_DEMAND {
         return Err(Error::new(ErrorKind::WalLevel, "the server does not write a logical log")

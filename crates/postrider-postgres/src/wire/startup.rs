@@ -83,10 +83,13 @@ fn startup_message(options: &ConnectOptions) -> Result<BytesMut> {
 }
 
 async fn authenticate(wire: &mut Wire, options: &ConnectOptions) -> Result<()> {
+    let mut is_bound = false;
     loop {
         let (request, data) = next_request(wire).await?;
         let mut answer = BytesMut::new();
         match request {
+            // A server that asks for no proof has not shown that it is the one behind the TLS session.
+            OK if options.channel_binding() == ChannelBinding::Require && !is_bound => return Err(no_channel_binding()),
             OK => return Ok(()),
             CLEARTEXT_PASSWORD => frontend::password_message(password(options)?, &mut answer).map_err(unsendable)?,
             MD5_PASSWORD => {
@@ -95,7 +98,7 @@ async fn authenticate(wire: &mut Wire, options: &ConnectOptions) -> Result<()> {
                 frontend::password_message(hash.as_bytes(), &mut answer).map_err(unsendable)?;
             }
             SASL => {
-                authenticate_by_scram(wire, options, &data).await?;
+                is_bound = authenticate_by_scram(wire, options, &data).await?;
                 continue;
             }
             other => {
@@ -114,7 +117,8 @@ async fn authenticate(wire: &mut Wire, options: &ConnectOptions) -> Result<()> {
     }
 }
 
-async fn authenticate_by_scram(wire: &mut Wire, options: &ConnectOptions, mechanisms: &[u8]) -> Result<()> {
+/// Both sides have proved that they know the password; returns whether the proof was bound to the TLS session.
+async fn authenticate_by_scram(wire: &mut Wire, options: &ConnectOptions, mechanisms: &[u8]) -> Result<bool> {
     let offered = |name: &str| mechanisms.split(|&byte| byte == 0).any(|mechanism| mechanism == name.as_bytes());
     let end_point = match options.channel_binding() {
         ChannelBinding::Disable => None,
@@ -143,7 +147,8 @@ async fn authenticate_by_scram(wire: &mut Wire, options: &ConnectOptions, mechan
     wire.send(&answer).await?;
 
     let proof = expect_request(wire, SASL_FINAL).await?;
-    scram.finish(&proof).map_err(distrusted)
+    scram.finish(&proof).map_err(distrusted)?;
+    Ok(mechanism == sasl::SCRAM_SHA_256_PLUS)
 }
 
 async fn expect_request(wire: &mut Wire, wanted: u32) -> Result<bytes::Bytes> {

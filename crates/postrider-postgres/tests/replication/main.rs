@@ -2,8 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::process::Command;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,7 +12,10 @@ use postrider_core::ports::{Confirmer, LogReader, LogSession, LogSource};
 use postrider_core::position::Lsn;
 use postrider_postgres::{ConnectOptions, ReplicationSource, connect_client, create_slot, drop_slot};
 use tokio_postgres::Client;
-use xtask::postgres::{Builder, Cluster, Shutdown, find};
+use xtask::postgres::{Builder, Cluster, find};
+
+mod refusals;
+mod tls;
 
 /// How long anything may take before the test gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -192,37 +193,6 @@ async fn transactions_arrive_and_confirming_moves_the_slot() {
 }
 
 #[tokio::test]
-async fn what_is_not_as_it_must_be_is_refused_in_one_sentence() {
-    let server = Server::with_slot(|builder| builder).await;
-    let url = server.cluster.url();
-    let source = |slot: &str, publication: &str| ReplicationSource::new(options(&url), slot, publication);
-    refused(&source("nope", "p"), ErrorKind::SlotMissing, "\"nope\"").await;
-    refused(&source("s", "it's \"not\""), ErrorKind::PublicationMissing, "it's \"not\"").await;
-
-    let _reading = server.source().open(Lsn::ZERO).await.unwrap();
-    let holder = server.text("SELECT active_pid FROM pg_replication_slots WHERE slot_name = 's'").await;
-    refused(&server.source(), ErrorKind::SlotInUse, &format!("process {holder}, application \"postrider\"")).await;
-
-    server.run("CREATE DATABASE other").await;
-    refused(&server.source_at(&server.cluster.url_of("other")), ErrorKind::SlotForeign, "\"other\"").await;
-    refused(&server.source_at(&server.cluster.url_of("nowhere")), ErrorKind::Configuration, "3D000").await;
-    server.run("CREATE ROLE reader LOGIN PASSWORD 'pw'").await;
-    refused(&server.source_at(&server.cluster.url_as("reader", "pw", "postgres")), ErrorKind::Privilege, "REPLICATION")
-        .await;
-    let wrong = server.cluster.url_as("reader", "hush", "postgres");
-    refused(&server.source_at(&wrong), ErrorKind::Authentication, "28P01").await;
-    let error = connect_client(&options(&wrong)).await.map(|_| ()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Authentication, "{}", error.report());
-    let nobody = server.source_at("postgres://me@127.0.0.1:1/x");
-    refused(&nobody, ErrorKind::Disconnected, "127.0.0.1:1").await;
-
-    server.run("SELECT pg_create_physical_replication_slot('phys')").await;
-    refused(&source("phys", "p"), ErrorKind::SlotForeign, "physical").await;
-    let taken = create_slot(&options(&url), "s", PATIENCE).await.unwrap_err();
-    assert_eq!(taken.kind(), ErrorKind::SlotForeign, "{}", taken.report());
-}
-
-#[tokio::test]
 async fn a_publication_younger_than_the_slot_is_an_error_and_no_silence() {
     let server = Server::with_slot(|builder| builder).await;
     server
@@ -235,137 +205,6 @@ async fn a_publication_younger_than_the_slot_is_an_error_and_no_silence() {
         }
     };
     assert_eq!(error.kind(), ErrorKind::PublicationMissing, "{}", error.report());
-}
-
-#[tokio::test]
-async fn a_server_without_a_logical_log_is_refused_with_the_cure() {
-    let server = Server::start(|builder| builder.setting("wal_level", "replica")).await;
-    refused(&server.source(), ErrorKind::WalLevel, "ALTER SYSTEM SET wal_level").await;
-    let error = create_slot(&options(&server.cluster.url()), "s", PATIENCE).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::WalLevel, "{}", error.report());
-}
-
-#[tokio::test]
-async fn a_lost_slot_is_told_from_a_missing_one() {
-    let server =
-        Server::with_slot(|builder| builder.setting("max_slot_wal_keep_size", "1MB").setting("max_wal_size", "64MB"))
-            .await;
-    for id in 0..4 {
-        server.run(&format!("INSERT INTO public.t VALUES ({id}, 'x')")).await;
-        server.run("SELECT pg_switch_wal()").await;
-    }
-    server.run("CHECKPOINT").await;
-    server.wait_for("SELECT wal_status FROM pg_replication_slots WHERE slot_name = 's'", "lost").await;
-    refused(&server.source(), ErrorKind::SlotLost, "max_slot_wal_keep_size").await;
-}
-
-#[tokio::test]
-async fn tls_proves_what_it_is_asked_to_prove() {
-    let server = Server::with_slot(|builder| builder.tls(true)).await;
-    let pair = |more: &str| {
-        let (port, password) = (server.cluster.port(), server.cluster.password());
-        server.source_at(&format!("port={port} user=postgres dbname=postgres password={password} {more}"))
-    };
-    let root = server.cluster.certificate_path().display().to_string();
-    let stranger = server.cluster.home_dir().join("stranger.crt").display().to_string();
-    let made = Command::new("openssl")
-        .args([
-            "req",
-            "-new",
-            "-x509",
-            "-nodes",
-            "-newkey",
-            "rsa:2048",
-            "-subj",
-            "/CN=localhost",
-            "-keyout",
-            "/dev/null",
-            "-out",
-        ])
-        .arg(&stranger)
-        .output()
-        .unwrap();
-    assert!(made.status.success());
-
-    for accepted in [
-        "host=127.0.0.1 sslmode=require channel_binding=require".to_owned(),
-        "host=127.0.0.1 sslmode=prefer".to_owned(),
-        format!("host=127.0.0.1 sslmode=verify-full sslrootcert={root}"),
-        format!("host=localhost hostaddr=127.0.0.1 sslmode=verify-full sslrootcert={root}"),
-        format!("host=elsewhere.example hostaddr=127.0.0.1 sslmode=verify-ca sslrootcert={root}"),
-    ] {
-        let mut session =
-            pair(&accepted).open(Lsn::ZERO).await.unwrap_or_else(|error| panic!("{accepted}: {}", error.report()));
-        let encrypted =
-            "SELECT ssl FROM pg_stat_ssl JOIN pg_replication_slots ON active_pid = pid WHERE slot_name = 's'";
-        assert_eq!(server.text(encrypted).await, "t", "{accepted}");
-        server.run("DELETE FROM public.t; INSERT INTO public.t SELECT n, repeat(md5(n::text), 300) FROM generate_series(1, 300) AS n").await;
-        let mut seen = Seen::default();
-        while !seen.kinds.contains(&"I".repeat(300)) {
-            seen.read(&mut session).await.unwrap();
-        }
-        session.confirmer.finish().await.unwrap();
-        drop(session);
-        server.wait_for("SELECT active FROM pg_replication_slots WHERE slot_name = 's'", "f").await;
-    }
-    for (refusal, kind, words) in [
-        (format!("host=127.0.0.1 sslmode=verify-full sslrootcert={stranger}"), ErrorKind::Configuration, "sslrootcert"),
-        (format!("host=127.0.0.1 sslmode=require sslrootcert={stranger}"), ErrorKind::Configuration, "sslrootcert"),
-        ("host=127.0.0.1 sslmode=verify-full".to_owned(), ErrorKind::Configuration, "sslrootcert"),
-        (
-            format!("host=elsewhere.example hostaddr=127.0.0.1 sslmode=verify-full sslrootcert={root}"),
-            ErrorKind::Configuration,
-            "host name",
-        ),
-        (
-            "host=127.0.0.1 sslmode=disable channel_binding=require".to_owned(),
-            ErrorKind::Authentication,
-            "channel_binding",
-        ),
-        (
-            "host=127.0.0.1 sslmode=verify-ca sslrootcert=/nowhere.crt".to_owned(),
-            ErrorKind::Configuration,
-            "/nowhere.crt",
-        ),
-    ] {
-        refused(&pair(&refusal), kind, words).await;
-    }
-}
-
-#[tokio::test]
-async fn every_kind_of_password_and_socket_is_taken() {
-    let mut server = Server::with_slot(|builder| builder).await;
-    server
-        .run("CREATE ROLE trusted LOGIN REPLICATION; CREATE ROLE plain LOGIN REPLICATION PASSWORD 'p@ss:w/ord%#?é';
-              SET password_encryption = 'md5'; CREATE ROLE hashed LOGIN REPLICATION PASSWORD 'old'; RESET password_encryption")
-        .await;
-    let hba = server.cluster.data_dir().join("pg_hba.conf");
-    let rules = fs::read_to_string(&hba).unwrap();
-    let first = "host all trusted 127.0.0.1/32 trust\nhost all plain 127.0.0.1/32 password\nhost all hashed 127.0.0.1/32 md5\nlocal all all trust\n";
-    fs::write(&hba, format!("{first}{rules}")).unwrap();
-    let directory = server.cluster.data_dir().display().to_string();
-    server.cluster.set("unix_socket_directories", &directory).unwrap();
-    server.cluster.restart(Shutdown::Fast).unwrap();
-    let port = server.cluster.port();
-    for url in [
-        format!("postgres://trusted@127.0.0.1:{port}/postgres"),
-        format!("postgres://plain:p%40ss%3Aw%2Ford%25%23%3F%C3%A9@127.0.0.1:{port}/postgres"),
-        format!("host=127.0.0.1 port={port} user=hashed password=old dbname=postgres"),
-        format!("host={directory} port={port} user=trusted dbname=postgres"),
-    ] {
-        let identity =
-            server.source_at(&url).identify().await.unwrap_or_else(|error| panic!("{url}: {}", error.report()));
-        assert_eq!(identity.database, "postgres", "{url}");
-    }
-    let local = format!("host={directory} port={port} user=postgres dbname=postgres");
-    let mut session = server.source_at(&local).open(Lsn::ZERO).await.unwrap();
-    server.admin = connect_client(&options(&local)).await.unwrap().0;
-    server.run("INSERT INTO public.t SELECT n, 'x' FROM generate_series(1, 10000) AS n").await;
-    let mut seen = Seen::default();
-    // Version 14 sends empty transactions for what is not published.
-    while seen.kinds.matches('I').count() < 10_000 {
-        seen.read(&mut session).await.unwrap();
-    }
 }
 
 #[tokio::test]
