@@ -57,8 +57,7 @@ impl Delivering {
             Ok(cursor) => cursor,
             Err(error) => {
                 // The journal no longer has what this sink lacks: it stands still, and nobody else does.
-                self.halt(&error);
-                stop.requested().await;
+                self.stand_still(&error, &stop).await;
                 return Ok(());
             }
         };
@@ -70,8 +69,7 @@ impl Delivering {
                 more = cursor.next() => match more {
                     // Retention overtook a sink that nobody waits for.
                     Err(error) if error.kind() == ErrorKind::JournalForeign => {
-                        self.halt(&error);
-                        stop.requested().await;
+                        self.stand_still(&error, &stop).await;
                         return Ok(());
                     }
                     more => more?,
@@ -89,8 +87,7 @@ impl Delivering {
                 self.ledger.settle(&self.sink.name, settled);
             }
             if let Err(error) = walked {
-                self.halt(&error);
-                stop.requested().await;
+                self.stand_still(&error, &stop).await;
                 return Ok(());
             }
         }
@@ -146,10 +143,11 @@ impl Delivering {
         true
     }
 
-    /// It cannot go on without losing something: this sink stands still and keeps its position, the others go on.
-    fn halt(&self, error: &Error) {
+    /// It cannot go on without losing something: this sink stands still until `stop` and keeps its position, the others go on.
+    async fn stand_still(&self, error: &Error, stop: &Shutdown) {
         tracing::error!(sink = %self.sink.name, error = error.report(), "a sink stands still; nothing is skipped");
         self.trouble(Some(error.report()));
+        stop.requested().await;
     }
 
     /// Says what is wrong, and waits.

@@ -272,13 +272,14 @@ impl Loop {
 
     /// Looks again at what a sweep found, once the log has had its chance to bring it.
     fn start_second_look(&mut self) {
+        let Some(second_look) = self.second_look else { return };
         let status = self.executing.telemetry.status();
-        match self.second_look {
-            Some(SecondLook::AfterHeartbeat(since)) if status.heartbeat_seen_at.is_some_and(|seen| seen > since) => {
+        match second_look {
+            SecondLook::AfterHeartbeat(since) if status.heartbeat_seen_at.is_some_and(|seen| seen > since) => {
                 self.second_look = Some(SecondLook::AfterLog(status.received));
                 return;
             }
-            Some(SecondLook::AfterLog(end)) if self.settled.end >= end && self.flights.second_look.is_none() => {}
+            SecondLook::AfterLog(end) if self.settled.end >= end && self.flights.second_look.is_none() => {}
             _ => return,
         }
         let keys = self.state.suspects();

@@ -16,14 +16,14 @@ impl State {
     /// The next claim statement: what is due and has a free slot. Empty: nothing to claim.
     pub(crate) fn next_claims(&mut self) -> (Vec<ClaimRequest>, Vec<OwnerId>) {
         let mut requests = Vec::new();
-        if self.draining {
+        if self.draining || !self.settings.graph.stages().any(|policy| self.rows.has_due(&policy.name)) {
             return (requests, Vec::new());
         }
         // Each statement begins with another stage, so that none with a long queue takes all the places.
         let mut stages: Vec<StageName> = self.settings.graph.stages().map(|policy| policy.name.clone()).collect();
         self.turn = self.turn.checked_add(1).filter(|turn| *turn < stages.len()).unwrap_or(0);
         stages.rotate_left(self.turn);
-        let rows_max = if stages.iter().any(|stage| self.rows.has_due(stage)) { self.rows_max() } else { 0 };
+        let rows_max = self.rows_max();
         for stage in stages {
             self.claim_stage(&stage, rows_max, &mut requests);
         }

@@ -45,6 +45,15 @@ impl State {
         }
     }
 
+    /// Takes in the version that came while we were busy with a row, if it is newer than what is `known` by now.
+    pub(super) fn observe_newest(&mut self, newest: Option<Box<(WorkVersion, u32)>>, known: Option<Rank>) {
+        let Some(newest) = newest else { return };
+        let (version, xid) = *newest;
+        if known.is_none_or(|known| Rank::of(&version) > known) {
+            self.observe_version(version, xid);
+        }
+    }
+
     /// The row was deleted.
     pub(crate) fn observe_gone(&mut self, key: &WorkKey) {
         let Some(row) = self.rows.row_mut(key) else { return };

@@ -107,12 +107,7 @@ impl State {
         let newest = self.rows.remove(&version.key).and_then(|row| row.newest);
         let read = Rank::of(&version);
         self.place(version, 0, None);
-        if let Some(newest) = newest
-            && Rank::of(&newest.0) > read
-        {
-            let (version, xid) = *newest;
-            self.observe_version(version, xid);
-        }
+        self.observe_newest(newest, Some(read));
     }
 
     fn miss_again(&mut self, key: &WorkKey, misses: u32) {
@@ -138,10 +133,7 @@ impl State {
 
     fn forget(&mut self, key: &WorkKey) {
         let newest = self.rows.remove(key).and_then(|row| row.newest);
-        if let Some(newest) = newest {
-            let (version, xid) = *newest;
-            self.observe_version(version, xid);
-        }
+        self.observe_newest(newest, None);
     }
 
     fn stale(&mut self, refused: bool) {

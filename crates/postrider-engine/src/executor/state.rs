@@ -15,7 +15,7 @@ use crate::world::World;
 use postrider_core::call::stage_call;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
-use postrider_core::ports::{Claim, StageCall};
+use postrider_core::ports::{Claim, StageCall, Transition};
 use postrider_core::stage::StagePolicy;
 use postrider_core::time::Timestamp;
 use postrider_core::work::{StageName, WorkKey};
@@ -136,10 +136,10 @@ impl State {
             return;
         };
         let refusal = if self.draining {
-            Some(postrider_core::ports::Transition::Release)
+            Some(Transition::Release)
         } else if claim.payload_changed {
             let reason = "PAYLOAD_CHANGED: the payload differs from the first attempt's".to_owned();
-            Some(postrider_core::ports::Transition::Park { reason })
+            Some(Transition::Park { reason })
         } else {
             None
         };
@@ -226,22 +226,14 @@ impl State {
     pub(super) fn written(&mut self, key: &WorkKey, stage: StageName, rank: Rank, phase: Phase) {
         let Some(Row { newest, gone, .. }) = self.rows.remove(key) else { return };
         if gone {
-            if let Some(newest) = newest {
-                self.observe_version(newest.0, newest.1);
-            }
-            return;
+            return self.observe_newest(newest, None);
         }
         let shown = newest.as_ref().is_some_and(|newest| Rank::of(&newest.0) >= rank);
         // A row at rest that the log has shown already needs no place here any more.
         if !(matches!(phase, Phase::Finished) && shown) {
             self.rows.put(key, Row::new(rank, stage, 0, phase));
         }
-        if let Some(newest) = newest
-            && Rank::of(&newest.0) > rank
-        {
-            let (version, xid) = *newest;
-            self.observe_version(version, xid);
-        }
+        self.observe_newest(newest, Some(rank));
     }
 
     /// Something about a row needs a person.
