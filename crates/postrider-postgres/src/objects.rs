@@ -1,6 +1,6 @@
 //! What Postrider has or needs in a database, by name.
 
-use postrider_core::route::{OutboxTable, Routing, WorkMapping};
+use postrider_core::route::{OutboxColumns, OutboxTable, Routing, WorkMapping};
 
 use crate::quote::quote_table;
 
@@ -43,6 +43,14 @@ pub(crate) fn work_name(mapping: &WorkMapping) -> String {
 /// Why a work table is refused. `table` is quoted.
 pub(crate) fn spread_table(table: &str) -> String {
     format!("{table} is not one plain table: it is partitioned, or other tables inherit from it, or it is a view.")
+}
+
+/// The columns of an outbox table that the log must carry: all that is mapped, but for the two that events do not need.
+pub(crate) fn event_columns(columns: &OutboxColumns) -> Vec<&str> {
+    let mut needed = vec![columns.id.as_str(), columns.payload.as_str()];
+    let optional = [&columns.key, &columns.event_type, &columns.headers, &columns.topic];
+    needed.extend(optional.into_iter().flatten().map(String::as_str));
+    needed
 }
 
 /// The columns of a work table that the log must carry: all that is mapped, and no payload.

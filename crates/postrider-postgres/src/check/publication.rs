@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 
 use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
-use crate::objects::{SourceObjects, outbox_name, streamed_columns, work_name};
+use crate::objects::{SourceObjects, event_columns, outbox_name, streamed_columns, work_name};
 use crate::quote::quote_identifier;
 
 pub(super) async fn check(connection: &Connection, objects: &SourceObjects, version: i64) -> Result<Vec<Finding>> {
@@ -136,14 +136,7 @@ async fn published<'a>(
     let rows = connection.query(&text.into(), &vec![Box::new(objects.publication.clone())]).await?;
     let mut tables = Vec::new();
     for table in &objects.routing.outbox_tables {
-        let columns = &table.columns;
-        let mut needed = vec![columns.id.as_str(), columns.payload.as_str()];
-        needed.extend(
-            [&columns.key, &columns.event_type, &columns.headers, &columns.topic]
-                .into_iter()
-                .flatten()
-                .map(String::as_str),
-        );
+        let needed = event_columns(&table.columns);
         tables.push((table.schema.as_str(), table.table.as_str(), outbox_name(table), needed));
     }
     if let Some(mapping) = &objects.routing.work {

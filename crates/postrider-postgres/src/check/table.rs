@@ -8,7 +8,8 @@ use postrider_core::route::{OutboxTable, WorkMapping};
 use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
 use crate::objects::{
-    MISSING_TABLE_HINT, SPREAD_TABLE_HINT, SourceObjects, changing_columns, outbox_name, spread_table, work_name,
+    MISSING_TABLE_HINT, SPREAD_TABLE_HINT, SourceObjects, changing_columns, event_columns, outbox_name, spread_table,
+    work_name,
 };
 use crate::quote::quote_identifier;
 
@@ -90,14 +91,7 @@ impl Facts {
     }
 
     fn judge_outbox(&self, table: &OutboxTable) -> Vec<Finding> {
-        let columns = &table.columns;
-        let mut needed = vec![columns.id.as_str(), columns.payload.as_str()];
-        needed.extend(
-            [&columns.key, &columns.event_type, &columns.headers, &columns.topic]
-                .into_iter()
-                .flatten()
-                .map(String::as_str),
-        );
+        let needed = event_columns(&table.columns);
         let mut findings: Vec<Finding> =
             needed.into_iter().filter_map(|column| self.judge_column(column, &[])).collect();
         findings.extend(self.judge_identity());
