@@ -1,9 +1,9 @@
 //! What: reads the messages of a part as changes of known tables.
 //! Where: first step behind the journal, after *follow*, before *observe* and *route*.
-//! Takes and gives: a part; its changes with their ordinals, borrowed.
+//! Takes and gives: a part; its changes with their ordinals, borrowed, what an update did not touch filled from the old row.
 //! Never: copies a row, or needs anything beyond the messages it was given.
 
-use crate::change::{Change, TruncatedRelations};
+use crate::change::{Change, Row, TruncatedRelations};
 use crate::error::{Error, ErrorKind};
 use crate::pgoutput::{Message, OldTuple, ParseError, Tuple};
 use crate::ports::SchemaBlock;
@@ -142,7 +142,7 @@ fn resolve<'a>(relations: &'a Relations, message: Message<'a>, bytes: &[u8]) -> 
         Message::Insert(insert) => {
             let relation = known(relations, insert.relation_oid)?;
             check_columns(relation, insert.new)?;
-            Ok(Change::Insert { relation, new: insert.new })
+            Ok(Change::Insert { relation, new: Row::new(insert.new, None) })
         }
         Message::Update(update) => {
             let relation = known(relations, update.relation_oid)?;
@@ -150,7 +150,7 @@ fn resolve<'a>(relations: &'a Relations, message: Message<'a>, bytes: &[u8]) -> 
                 check_columns(relation, old.tuple())?;
             }
             check_columns(relation, update.new)?;
-            Ok(Change::Update { relation, old: update.old, new: update.new })
+            Ok(Change::Update { relation, old: update.old, new: Row::new(update.new, update.old) })
         }
         Message::Delete(delete) => {
             let relation = known(relations, delete.relation_oid)?;

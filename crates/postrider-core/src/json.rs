@@ -4,7 +4,8 @@
 //! `to_json` loses something (the bounds of an array), or leaves a structure in text (ranges).
 #![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
 
-use crate::pgoutput::{OldTuple, Tuple, TupleValue};
+use crate::change::Row;
+use crate::pgoutput::{OldTuple, TupleValue};
 use crate::relation::{Relation, Relations};
 use crate::shape::ShapeError;
 use crate::value::typed::{bool_of, fields_of, is_json, is_json_number, is_not_finite};
@@ -53,18 +54,9 @@ impl RowShape {
 
     /// Writes the new version of a row: `{"columns":{…}}`, and where there are such columns the lists `"unchanged"` (they
     /// are not in the log, and not among the columns) and `"json_null"` (their `null` is the value of JSON, not NULL).
-    /// What the update did not touch is taken from `old` where that is the whole row. After an error `out` is as before.
-    pub fn write_new(&self, out: &mut String, old: Option<OldTuple<'_>>, new: Tuple<'_>) -> Result<(), ShapeError> {
-        let before = match old {
-            Some(OldTuple::Full(old)) => old,
-            _ => Tuple::EMPTY,
-        };
-        let mut before = before.columns();
-        let values = new.columns().map(|value| match (value, before.next()) {
-            (TupleValue::Unchanged, Some(before)) => before,
-            _ => value,
-        });
-        self.write(out, self.columns.iter().zip(values).zip(0..))
+    /// After an error `out` is as before.
+    pub fn write_new(&self, out: &mut String, new: Row<'_>) -> Result<(), ShapeError> {
+        self.write(out, self.columns.iter().zip(new.columns()).zip(0..))
     }
 
     /// Writes what the log says of the version before, in the same form: the whole row, or the columns of the replica

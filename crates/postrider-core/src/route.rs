@@ -3,9 +3,9 @@
 //! Takes and gives: one change; its [`Route`], with the columns that matter already found.
 //! Never: reads a value beyond what tells the kinds apart, keeps a row, or compares names for a table it has seen.
 
-use crate::change::Change;
+use crate::change::{Change, Row};
 use crate::error::{Error, ErrorKind};
-use crate::pgoutput::{LogicalMessage, OldTuple, Tuple, TupleValue};
+use crate::pgoutput::{LogicalMessage, OldTuple, TupleValue};
 use crate::position::Lsn;
 use crate::relation::{OidMap, Relation};
 use std::collections::hash_map::Entry;
@@ -112,7 +112,7 @@ pub enum Route<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutboxRow<'a> {
     pub(crate) plan: &'a OutboxPlan,
-    pub(crate) new: Tuple<'a>,
+    pub(crate) new: Row<'a>,
 }
 
 /// A logical message with a prefix of ours.
@@ -129,7 +129,7 @@ pub struct WorkRow<'a> {
     pub(crate) plan: &'a WorkPlan,
     pub(crate) old: Option<OldTuple<'a>>,
     /// `None`: the row was deleted.
-    pub(crate) new: Option<Tuple<'a>>,
+    pub(crate) new: Option<Row<'a>>,
 }
 
 /// Why a change is nothing to us.
@@ -372,15 +372,13 @@ impl OutboxPlan {
 
     /// An update of `published_at` alone is a poller's mark. Under the default replica identity the log does not have the
     /// row before, and nothing can be compared: an update that leaves `published_at` set is then taken for the mark.
-    fn route_update(&self, old: Option<OldTuple<'_>>, new: Tuple<'_>) -> Route<'static> {
+    fn route_update(&self, old: Option<OldTuple<'_>>, new: Row<'_>) -> Route<'static> {
         let is_mark = match (self.published_at, old) {
             (None, _) | (_, Some(OldTuple::Key(_))) => false,
             (Some(index), None) => matches!(new.column(index), Some(TupleValue::Text(_) | TupleValue::Binary(_))),
-            (Some(index), Some(OldTuple::Full(old))) => old
-                .columns()
-                .zip(new.columns())
-                .enumerate()
-                .all(|(at, (before, after))| at == index || before == after || after == TupleValue::Unchanged),
+            (Some(index), Some(OldTuple::Full(old))) => {
+                old.columns().zip(new.columns()).enumerate().all(|(at, (before, after))| at == index || before == after)
+            }
         };
         if is_mark {
             Route::Ignore(Ignored::PublishedMark)
@@ -432,9 +430,9 @@ impl Picks {
     }
 
     /// The wanted columns by slot, in one walk over the tuple; NULL for a slot that no column was mapped to.
-    pub(crate) fn pick<'a, const COUNT: usize>(&self, tuple: Tuple<'a>) -> [TupleValue<'a>; COUNT] {
+    pub(crate) fn pick<'a, const COUNT: usize>(&self, row: Row<'a>) -> [TupleValue<'a>; COUNT] {
         let mut picked = [TupleValue::Null; COUNT];
-        for (value, slot) in tuple.columns().zip(self.slots.iter()) {
+        for (value, slot) in row.columns().zip(self.slots.iter()) {
             if let Some(place) = picked.get_mut(*slot) {
                 *place = value;
             }

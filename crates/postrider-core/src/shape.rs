@@ -5,10 +5,10 @@
 
 mod envelope;
 
-use crate::change::new_value;
+use crate::change::Row;
 use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Payload};
-use crate::pgoutput::{OldTuple, Tuple, TupleValue};
+use crate::pgoutput::{OldTuple, TupleValue};
 use crate::position::Position;
 use crate::route::{OutboxMessage, OutboxPlan, OutboxRow, Picks, WorkPlan, WorkRow, outbox_slot, work_slot};
 use crate::time::Timestamp;
@@ -86,13 +86,13 @@ pub fn work_change(row: &WorkRow<'_>) -> Result<WorkChange, ShapeError> {
     let plan = row.plan;
     match (row.old, row.new) {
         (old, Some(new)) => Ok(WorkChange::Version {
-            version: work_version(plan, old, new)?,
+            version: work_version(plan, new)?,
             moved_from: match old {
-                Some(old) if key_differs(plan, old, new) => Some(key_of(plan, None, old.tuple())?),
+                Some(old) if key_differs(plan, old, new) => Some(key_of(plan, old_column(Some(old)))?),
                 _ => None,
             },
         }),
-        (old, None) => Ok(WorkChange::Gone(key_of(plan, None, old.map_or(Tuple::EMPTY, |old| old.tuple()))?)),
+        (old, None) => Ok(WorkChange::Gone(key_of(plan, old_column(old))?)),
     }
 }
 
@@ -144,8 +144,8 @@ fn read_payload(type_oid: u32, value: TupleValue<'_>) -> Result<Payload, ValuePr
     })
 }
 
-fn work_version(plan: &WorkPlan, old: Option<OldTuple<'_>>, new: Tuple<'_>) -> Result<WorkVersion, ShapeError> {
-    let columns = pick_work(plan, old, new);
+fn work_version(plan: &WorkPlan, new: Row<'_>) -> Result<WorkVersion, ShapeError> {
+    let columns = plan.picks.pick::<{ work_slot::COUNT }>(new);
     let [stage, state, attempts, deferrals, fence, epoch, next_attempt_at, lease_until, lease_owner, closed_at] =
         columns;
     let at = |slot| move |problem| plan.error(slot, problem);
@@ -153,7 +153,7 @@ fn work_version(plan: &WorkPlan, old: Option<OldTuple<'_>>, new: Tuple<'_>) -> R
     let count = |value, slot| value::integer::<u32>(value).map_err(at(slot));
     let time = |value, slot| value::timestamp(value).map_err(at(slot));
     Ok(WorkVersion {
-        key: key_of(plan, old, new)?,
+        key: key_of(plan, |index| new.column(index))?,
         stage: StageName::new(text(stage, work_slot::STAGE)?),
         state: text(state, work_slot::STAGE_STATE)?
             .parse()
@@ -169,26 +169,15 @@ fn work_version(plan: &WorkPlan, old: Option<OldTuple<'_>>, new: Tuple<'_>) -> R
     })
 }
 
-/// The columns of the new version; one that the update did not touch is taken from the whole old one, if there is one.
-fn pick_work<'a>(plan: &WorkPlan, old: Option<OldTuple<'a>>, new: Tuple<'a>) -> [TupleValue<'a>; work_slot::COUNT] {
-    let mut columns = plan.picks.pick(new);
-    if let Some(OldTuple::Full(old)) = old
-        && columns.contains(&TupleValue::Unchanged)
-    {
-        let before = plan.picks.pick::<{ work_slot::COUNT }>(old);
-        for (value, before) in columns.iter_mut().zip(before) {
-            if *value == TupleValue::Unchanged {
-                *value = before;
-            }
-        }
-    }
-    columns
+/// The columns of the version before, each NULL where there is none.
+fn old_column<'a>(old: Option<OldTuple<'a>>) -> impl Fn(usize) -> Option<TupleValue<'a>> {
+    move |index| old?.tuple().column(index)
 }
 
-fn key_of(plan: &WorkPlan, old: Option<OldTuple<'_>>, tuple: Tuple<'_>) -> Result<WorkKey, ShapeError> {
+fn key_of<'a>(plan: &WorkPlan, column: impl Fn(usize) -> Option<TupleValue<'a>>) -> Result<WorkKey, ShapeError> {
     let mut parts = Vec::with_capacity(plan.key.len());
     for (index, name) in &plan.key {
-        let value = new_value(old, tuple, *index).unwrap_or(TupleValue::Null);
+        let value = column(*index).unwrap_or(TupleValue::Null);
         let text = value::required_text(value).map_err(|problem| ShapeError {
             table: Arc::clone(&plan.table),
             column: name.clone(),
@@ -199,7 +188,9 @@ fn key_of(plan: &WorkPlan, old: Option<OldTuple<'_>>, tuple: Tuple<'_>) -> Resul
     Ok(WorkKey::new(parts))
 }
 
-fn key_differs(plan: &WorkPlan, old: OldTuple<'_>, new: Tuple<'_>) -> bool {
+/// By the key's own columns: under REPLICA IDENTITY FULL the log marks every column as key, and a key that is stored out of
+/// line comes with every update.
+fn key_differs(plan: &WorkPlan, old: OldTuple<'_>, new: Row<'_>) -> bool {
     plan.key.iter().any(|(index, _)| {
         let after = new.column(*index);
         after != Some(TupleValue::Unchanged) && after != old.tuple().column(*index)

@@ -38,9 +38,6 @@ pub struct TupleColumns<'a> {
 }
 
 impl<'a> Tuple<'a> {
-    /// A tuple without columns.
-    pub const EMPTY: Tuple<'static> = Tuple { column_count: 0, bytes: &[] };
-
     /// How many columns there are.
     pub fn len(&self) -> usize {
         usize::from(self.column_count)

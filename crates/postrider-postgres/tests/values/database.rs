@@ -135,9 +135,9 @@ impl Seen {
         let mut json = String::new();
         let shape = |relation: &Relation| RowShape::of(relation, relations);
         let (kind, relation, tuple, written) = match *change {
-            Change::Insert { relation, new } => ('I', relation, new, shape(relation).write_new(&mut json, None, new)),
-            Change::Update { relation, old, new } => {
-                ('U', relation, new, shape(relation).write_new(&mut json, old, new))
+            Change::Insert { relation, new } => ('I', relation, new.sent(), shape(relation).write_new(&mut json, new)),
+            Change::Update { relation, new, .. } => {
+                ('U', relation, new.sent(), shape(relation).write_new(&mut json, new))
             }
             Change::Delete { relation, old } => ('D', relation, old.tuple(), shape(relation).write_old(&mut json, old)),
             _ => return None,
