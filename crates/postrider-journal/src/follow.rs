@@ -4,7 +4,7 @@
 //! Never: shows a part of a transaction that is not complete, skips a bad frame, or holds the writer or another follower up.
 
 use crate::frame::FrameHead;
-use crate::frames::{Frames, Next, OpenFailure, OpenedSegment, open_segment};
+use crate::frames::{Frames, Next, OpenFailure, OpenedSegment, open_either};
 use crate::log::{End, Log, Segment};
 use crate::{failure, schema::Passed};
 use postrider_core::error::Result;
@@ -58,8 +58,13 @@ impl Cursor {
         })
     }
 
+    /// The generation of what was read last.
+    pub(crate) fn generation(&self) -> Generation {
+        self.generation
+    }
+
     /// Reads what is there, about [`PART_BYTES_MAX`] bytes of it; `false` where the cursor is at the end.
-    fn read(&mut self, batch: &mut TransactionBatch) -> Result<bool> {
+    pub(crate) fn read(&mut self, batch: &mut TransactionBatch) -> Result<bool> {
         let end = *self.end.borrow_and_update();
         let limit = match end.segment.cmp(&self.segment) {
             Ordering::Less => return Ok(false),
@@ -152,15 +157,13 @@ fn is_past(after: Position, generation: Generation, head: &PartHead) -> bool {
 
 /// Opens a segment that is listed, under whichever name it has now.
 fn open(log: &Log, segment: Segment) -> Result<OpenedSegment> {
-    let (proven, provisional) = (segment.name.proven(), segment.name.provisional());
-    for file_name in [&proven, &provisional, &proven] {
-        match open_segment(log.disk.as_ref(), segment.name, file_name) {
-            Ok(opened) => return Ok(opened),
-            Err(OpenFailure::Missing) => {}
-            Err(OpenFailure::Damaged(error) | OpenFailure::Other(error)) => return Err(error),
+    match open_either(log.disk.as_ref(), segment.name) {
+        Ok(opened) => Ok(opened),
+        Err(OpenFailure::Damaged(error, _) | OpenFailure::Other(error)) => Err(error),
+        Err(OpenFailure::Missing) => {
+            // Retention takes a segment from the list before it removes the file: one that is still listed must be there.
+            log.segment(segment.name.number)?;
+            Err(failure::corrupt(log.disk.as_ref(), &segment.name.proven(), 0, "the file is missing"))
         }
     }
-    // Retention takes a segment from the list before it removes the file: one that is still listed must be there.
-    log.segment(segment.name.number)?;
-    Err(failure::corrupt(log.disk.as_ref(), &proven, 0, "the file is missing"))
 }

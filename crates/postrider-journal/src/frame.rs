@@ -71,12 +71,17 @@ pub(crate) fn raw_header(bytes: &[u8]) -> Option<RawHeader> {
 /// Checks a whole frame against the chain and reads it. `None`: it is not the next frame of this chain.
 pub(crate) fn read_frame(frame: &[u8], chain: u32) -> Option<(FrameHead, &[u8])> {
     let mut rest = BytesIn(frame);
-    let crc = rest.u32()?;
-    if crc32c::crc32c_append(chain, rest.0) != crc {
+    let stored = rest.u32()?;
+    if crc(frame, chain) != stored {
         return None;
     }
     let block = frame.get(HEADER_BYTES..)?;
     Some((decode(rest)?, block))
+}
+
+/// The CRC that a frame behind `chain` has to begin with.
+pub(crate) fn crc(frame: &[u8], chain: u32) -> u32 {
+    crc32c::crc32c_append(chain, frame.get(4..).unwrap_or_default())
 }
 
 fn encode(head: &FrameHead, length: u32) -> [u8; HEADER_BYTES - 4] {

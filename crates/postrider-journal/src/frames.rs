@@ -55,9 +55,26 @@ pub(crate) enum OpenFailure {
     /// There is no such file.
     Missing,
     /// Its head is no head, or not that of this name.
-    Damaged(Error),
+    Damaged(Error, Damage),
     /// The disk refused, or the format is of another version.
     Other(Error),
+}
+
+/// What is wrong with a file, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Damage {
+    pub(crate) offset: u64,
+    pub(crate) what: &'static str,
+}
+
+/// Where a frame ends, and what stood before.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// In the file, in bytes.
+    pub(crate) offset: u64,
+    /// CRC of the frame before.
+    pub(crate) chain: u32,
+    pub(crate) order: Order,
 }
 
 /// A segment's file with its header read.
@@ -76,7 +93,7 @@ pub(crate) fn open_header(disk: &dyn Disk, name: SegmentName, file_name: &str) -
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(OpenFailure::Missing),
         Err(error) => return Err(OpenFailure::Other(failure::disk("cannot open a segment of the journal", error))),
     };
-    let damaged = |what| Err(OpenFailure::Damaged(failure::corrupt(disk, file_name, 0, what)));
+    let damaged = |what| Err(damaged(disk, file_name, Damage { offset: 0, what }));
     let mut head = vec![0; HEADER_BYTES_MAX];
     let count = file.read_at(&mut head, 0).map_err(|error| OpenFailure::Other(refused(error)))?;
     match SegmentHeader::decode(head.get(..count).unwrap_or_default()) {
@@ -108,7 +125,19 @@ pub(crate) fn open_segment(disk: &dyn Disk, name: SegmentName, file_name: &str) 
         Next::Bad(what) => what,
         Next::Frame(FrameHead::Part(_), _) | Next::End => "the schema frame is missing",
     };
-    Err(OpenFailure::Damaged(failure::corrupt(disk, file_name, failure::offset(length), what)))
+    Err(damaged(disk, file_name, Damage { offset: failure::offset(length), what }))
+}
+
+/// Opens a segment under whichever of its two names it has now.
+pub(crate) fn open_either(disk: &dyn Disk, name: SegmentName) -> Result<OpenedSegment, OpenFailure> {
+    let (proven, provisional) = (name.proven(), name.provisional());
+    for file_name in [&proven, &provisional, &proven] {
+        match open_segment(disk, name, file_name) {
+            Err(OpenFailure::Missing) => {}
+            opened => return opened,
+        }
+    }
+    Err(OpenFailure::Missing)
 }
 
 impl Frames {
@@ -138,6 +167,42 @@ impl Frames {
     /// What came so far, from the segment's header on.
     pub(crate) fn order(&self) -> Order {
         self.order
+    }
+
+    /// Where the cursor stands.
+    pub(crate) fn place(&self) -> Place {
+        Place { offset: self.offset, chain: self.chain, order: self.order }
+    }
+
+    /// Goes to a place where it has been, and forgets what it holds of the file.
+    pub(crate) fn go_back(&mut self, place: Place) {
+        (self.offset, self.chain, self.order) = (place.offset, place.chain, place.order);
+        self.held = 0..0;
+    }
+
+    /// Whether the bad frame at the cursor was written whole and changed later: then the one after it is the next in the chain of
+    /// either the CRC that stands in the bad one, or of the CRC of what does.
+    pub(crate) fn is_followed(&mut self, limit: u64) -> Result<bool> {
+        let rest = limit.saturating_sub(self.offset);
+        self.read_up_to(READ_BYTES, rest)?;
+        let Some(length) = self.frame_length().filter(|length| failure::offset(*length) <= rest) else {
+            return Ok(false);
+        };
+        self.read_up_to(length.saturating_add(HEADER_BYTES), rest)?;
+        let after = self.held.start.saturating_add(length)..self.held.end;
+        let Some(next_length) = self.buffer.get(after).and_then(frame_length) else { return Ok(false) };
+        let both = length.saturating_add(next_length);
+        if failure::offset(both) > rest {
+            return Ok(false);
+        }
+        self.read_up_to(both, rest)?;
+        let held = self.buffer.get(self.held.clone()).unwrap_or_default();
+        let (Some((bad, after)), Some(stored)) = (held.split_at_checked(length), frame::raw_header(held)) else {
+            return Ok(false);
+        };
+        let next = after.get(..next_length).unwrap_or_default();
+        let chains = [stored.crc, frame::crc(bad, self.chain)];
+        Ok(chains.into_iter().any(|chain| frame::read_frame(next, chain).is_some()))
     }
 
     /// The next frame is in memory, whole.
@@ -183,8 +248,7 @@ impl Frames {
 
     /// How long the next frame says it is, if that much is in memory.
     fn frame_length(&self) -> Option<usize> {
-        let RawHeader { block_length, .. } = frame::raw_header(self.buffer.get(self.held.clone())?)?;
-        HEADER_BYTES.checked_add(usize::try_from(block_length).ok()?)
+        frame_length(self.buffer.get(self.held.clone())?)
     }
 
     /// Reads on until the next frame is in memory, or says why it cannot be.
@@ -219,6 +283,16 @@ impl Frames {
         self.held.end = self.held.end.saturating_add(count);
         Ok(())
     }
+}
+
+/// How long a frame that starts with `bytes` says it is.
+fn frame_length(bytes: &[u8]) -> Option<usize> {
+    let RawHeader { block_length, .. } = frame::raw_header(bytes)?;
+    HEADER_BYTES.checked_add(usize::try_from(block_length).ok()?)
+}
+
+fn damaged(disk: &dyn Disk, file_name: &str, damage: Damage) -> OpenFailure {
+    OpenFailure::Damaged(failure::corrupt(disk, file_name, damage.offset, damage.what), damage)
 }
 
 fn refused(error: io::Error) -> Error {

@@ -21,17 +21,23 @@ mod log;
 mod open;
 mod order;
 mod positions;
+mod reader;
 mod recover;
 mod retention;
 mod schema;
 mod segment;
 mod sync;
 pub mod testing;
+mod verify;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod reader_tests;
 #[cfg(test)]
 mod tests;
 
 pub use disk::{Disk, DiskFile, DiskLock, SyncPoint};
 pub use open::{Opened, Settings, open, open_on};
+pub use reader::{Reader, Reading, SegmentSummary};
+pub use verify::{Examiner, Fault, FaultKind, Verified, verify, verify_on};

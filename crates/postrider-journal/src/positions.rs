@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-const FILE: &str = "positions";
 const NEW_FILE: &str = "positions.new";
 const MAGIC: [u8; 8] = *b"PSTRPOS1";
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -31,10 +30,13 @@ pub(crate) struct Positions {
 pub(crate) struct SavedPositions(pub(crate) Arc<SyncThread>);
 
 impl Positions {
+    /// The name of the file.
+    pub(crate) const FILE: &str = "positions";
+
     /// Reads the file; none is an empty one.
     pub(crate) fn open(disk: &dyn Disk) -> Result<Positions> {
         let refused = |error| failure::disk("cannot read the positions of the consumers", error);
-        let held = match disk.open(FILE) {
+        let held = match disk.open(Positions::FILE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(refused(error)),
             Ok(file) => {
@@ -46,6 +48,11 @@ impl Positions {
             }
         };
         Ok(Positions { held: Mutex::new(held) })
+    }
+
+    /// Every consumer's.
+    pub(crate) fn all(&self) -> BTreeMap<Arc<str>, Position> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn find(&self, consumer: &str) -> Option<Position> {
@@ -82,7 +89,7 @@ fn replace(disk: &dyn Disk, bytes: &[u8]) -> io::Result<()> {
     let file = disk.create(NEW_FILE)?;
     file.write_at(bytes, 0)?;
     file.sync(SyncPoint::PositionsData)?;
-    disk.rename(NEW_FILE, FILE)?;
+    disk.rename(NEW_FILE, Positions::FILE)?;
     disk.sync_names(SyncPoint::PositionsName)
 }
 
@@ -120,7 +127,7 @@ fn decode(bytes: &[u8]) -> Option<BTreeMap<Arc<str>, Position>> {
 
 fn corrupt(disk: &dyn Disk) -> Error {
     Error::new(ErrorKind::JournalCorrupt, "the positions of the consumers are damaged")
-        .with_detail(format!("The file {FILE} in {} does not match its checksum.", disk.location()))
+        .with_detail(format!("The file {} in {} does not match its checksum.", Positions::FILE, disk.location()))
         .with_hint(
             "Restore the file from a copy, or remove it: every consumer then starts at the oldest position held.",
         )

@@ -82,7 +82,7 @@ pub(crate) fn prove(disk: &dyn Disk, name: SegmentName, file: &dyn DiskFile) -> 
 }
 
 /// The names of the segments in order: proven ones, then provisional ones.
-fn list(disk: &dyn Disk) -> Result<(Vec<SegmentName>, Vec<SegmentName>)> {
+pub(crate) fn list(disk: &dyn Disk) -> Result<(Vec<SegmentName>, Vec<SegmentName>)> {
     let names = disk.list().map_err(|error| failure::disk("cannot list the journal", error))?;
     let mut parsed: Vec<_> = names.iter().filter_map(|name| SegmentName::parse(name)).collect();
     parsed.sort_unstable();
@@ -113,7 +113,7 @@ impl Walk<'_> {
             Err(OpenFailure::Missing) => {
                 return Err(failure::disk("cannot open a segment of the journal", io::ErrorKind::NotFound.into()));
             }
-            Err(OpenFailure::Damaged(error) | OpenFailure::Other(error)) => return Err(error),
+            Err(OpenFailure::Damaged(error, _) | OpenFailure::Other(error)) => return Err(error),
         };
         self.check_identity(&opened.header.identity)?;
         let bytes = opened.file.length().map_err(|error| failure::disk("cannot read the journal", error))?;
@@ -128,7 +128,7 @@ impl Walk<'_> {
             Err(OpenFailure::Missing) => {
                 return Err(failure::disk("cannot open a segment of the journal", io::ErrorKind::NotFound.into()));
             }
-            Err(OpenFailure::Damaged(error) | OpenFailure::Other(error)) => return Err(error),
+            Err(OpenFailure::Damaged(error, _) | OpenFailure::Other(error)) => return Err(error),
         }
         let refused = |error| failure::disk("cannot make the journal durable", error);
         if let Some(tail) = &self.tail {
@@ -165,7 +165,7 @@ impl Walk<'_> {
         }
         let opened = match open_segment(self.disk, name, &name.provisional()) {
             Ok(opened) => opened,
-            Err(OpenFailure::Missing | OpenFailure::Damaged(_)) => return Ok(None),
+            Err(OpenFailure::Missing | OpenFailure::Damaged(..)) => return Ok(None),
             Err(OpenFailure::Other(error)) => return Err(error),
         };
         self.check_identity(&opened.header.identity)?;

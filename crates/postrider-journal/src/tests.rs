@@ -79,11 +79,11 @@ pub(crate) fn drain(follower: &mut dyn Follower) -> Result<Vec<(PartHead, Vec<u8
     Ok(found)
 }
 
-fn open_fake(disk: &FakeDisk, settings: &Settings) -> Opened {
+pub(crate) fn open_fake(disk: &FakeDisk, settings: &Settings) -> Opened {
     open_on(Arc::new(disk.clone()), &identity(), settings).unwrap()
 }
 
-fn append(writer: &mut dyn JournalWriter, parts: &[(PartHead, Vec<u8>)]) -> Lsn {
+pub(crate) fn append(writer: &mut dyn JournalWriter, parts: &[(PartHead, Vec<u8>)]) -> Lsn {
     let mut batch = TransactionBatch::new();
     for (head, block) in parts {
         batch.push(*head, block);
@@ -91,20 +91,20 @@ fn append(writer: &mut dyn JournalWriter, parts: &[(PartHead, Vec<u8>)]) -> Lsn 
     writer.append(&batch, &SchemaBlock(message(b"Rnow"))).unwrap()
 }
 
-fn numbered(count: u32) -> Vec<(PartHead, Vec<u8>)> {
+pub(crate) fn numbered(count: u32) -> Vec<(PartHead, Vec<u8>)> {
     let head = |n: u32| transaction(u64::from(n) * 10, u64::from(n) * 10 + 5, n);
     (1..=count).map(|n| (head(n), message(&n.to_le_bytes()))).collect()
 }
 
-fn whole(commit: u64) -> Position {
+pub(crate) fn whole(commit: u64) -> Position {
     Position::whole(Generation::FIRST, Lsn(commit))
 }
 
-fn refusal(result: Result<impl std::fmt::Debug>) -> Error {
+pub(crate) fn refusal(result: Result<impl std::fmt::Debug>) -> Error {
     result.unwrap_err()
 }
 
-const SMALL: Settings = Settings { segment_bytes: 500, retain_bytes: 1_000 };
+pub(crate) const SMALL: Settings = Settings { segment_bytes: 500, retain_bytes: 1_000 };
 
 #[test]
 fn what_is_appended_is_followed_and_found_again_on_the_real_disk() {

@@ -13,6 +13,7 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
+    writable: bool,
 }
 
 #[derive(Debug)]
@@ -23,11 +24,21 @@ struct Locked(#[expect(dead_code, reason = "the lock lasts as long as the open f
 
 impl Directory {
     pub(crate) fn new(path: &Path) -> Directory {
-        Directory { path: path.to_owned() }
+        Directory { path: path.to_owned(), writable: true }
+    }
+
+    /// A directory in which nothing is made, changed or locked, and no right to write is needed.
+    pub(crate) fn read_only(path: &Path) -> Directory {
+        Directory { path: path.to_owned(), writable: false }
     }
 
     fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+
+    /// The path of a name that is about to be made, changed or removed.
+    fn changed_file(&self, name: &str) -> io::Result<PathBuf> {
+        if self.writable { Ok(self.file(name)) } else { Err(io::ErrorKind::ReadOnlyFilesystem.into()) }
     }
 }
 
@@ -37,11 +48,11 @@ impl Disk for Directory {
     }
 
     fn make(&self) -> io::Result<()> {
-        make_durably(&self.path)
+        if self.writable { make_durably(&self.path) } else { Err(io::ErrorKind::ReadOnlyFilesystem.into()) }
     }
 
     fn lock(&self) -> io::Result<Box<dyn DiskLock>> {
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.file(LOCK))?;
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(self.changed_file(LOCK)?)?;
         match file.try_lock() {
             Ok(()) => Ok(Box::new(Locked(file))),
             Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
@@ -59,21 +70,21 @@ impl Disk for Directory {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(self.file(name))?;
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(self.changed_file(name)?)?;
         Ok(Arc::new(OpenFile(file)))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(self.file(name))?;
+        let file = OpenOptions::new().read(true).write(self.writable).open(self.file(name))?;
         Ok(Arc::new(OpenFile(file)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.file(from), self.file(to))
+        fs::rename(self.changed_file(from)?, self.changed_file(to)?)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.file(name))
+        fs::remove_file(self.changed_file(name)?)
     }
 
     fn sync_names(&self, _: SyncPoint) -> io::Result<()> {
