@@ -172,6 +172,34 @@ impl<'a> Message<'a> {
     }
 }
 
+/// The tag of a message as a character, and the name of its kind, for people.
+pub fn tag_name(message: &[u8]) -> (char, &'static str) {
+    let tag = message.first().copied().unwrap_or(0);
+    let name = match tag {
+        b'B' => "begin",
+        b'C' => "commit",
+        b'O' => "origin",
+        b'R' => "relation",
+        b'Y' => "type",
+        b'I' => "insert",
+        b'U' => "update",
+        b'D' => "delete",
+        b'T' => "truncate",
+        b'M' => "message",
+        b'S' => "stream start",
+        b'E' => "stream stop",
+        b'c' => "stream commit",
+        b'A' => "stream abort",
+        b'b' => "begin prepare",
+        b'P' => "prepare",
+        b'K' => "commit prepared",
+        b'r' => "rollback prepared",
+        b'p' => "stream prepare",
+        _ => "unknown",
+    };
+    (char::from(tag), name)
+}
+
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.problem {

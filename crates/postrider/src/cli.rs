@@ -2,9 +2,11 @@
 
 mod check;
 mod explain;
+mod journal;
 mod run;
 mod setup;
 mod status;
+mod tail;
 
 use crate::{exit, log, output};
 use clap::{Parser, Subcommand};
@@ -31,6 +33,8 @@ enum Verb {
     Check(check::Check),
     Setup(setup::Setup),
     Status(status::Status),
+    Journal(journal::Journal),
+    Tail(tail::Tail),
     Explain(explain::Explain),
 }
 
@@ -69,16 +73,20 @@ impl Verb {
             Verb::Check(verb) => verb.obey(),
             Verb::Setup(verb) => verb.obey(),
             Verb::Status(verb) => verb.obey(),
+            Verb::Journal(verb) => verb.obey(),
+            Verb::Tail(verb) => verb.obey(),
             Verb::Explain(verb) => verb.obey(),
         }
     }
 
     fn is_json(&self) -> bool {
         match self {
-            Verb::Run(_) => false,
+            // Their lines are a log, or changes: an error is neither.
+            Verb::Run(_) | Verb::Tail(_) => false,
             Verb::Check(verb) => verb.json,
             Verb::Setup(verb) => verb.json,
             Verb::Status(verb) => verb.json,
+            Verb::Journal(verb) => verb.is_json(),
             Verb::Explain(verb) => verb.json,
         }
     }

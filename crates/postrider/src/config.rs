@@ -13,6 +13,7 @@ pub(crate) use meaning::Configuration;
 pub(crate) use meaning::sink::{HttpTarget, Sink, Target};
 pub(crate) use meaning::work::Work;
 pub(crate) use problem::Problem;
+pub(crate) use quantity::Span;
 pub(crate) use reference::reference;
 
 use postrider_core::error::{Error, ErrorKind};

@@ -17,7 +17,7 @@ Exit codes:
   2    the configuration or the command line is wrong
   3    the server: unreachable, or our name, password or rights
   4    the server: slot, publication, wal_level or a table is not as it must be
-  5    the journal or the disk
+  5    the journal or the disk; with `journal verify`: something is damaged
   6    the protocol, or a defect of Postrider
   7    an endpoint or a sink
   130  ended at once by a second signal

@@ -10,6 +10,7 @@ mod exit;
 mod explain;
 mod log;
 mod output;
+mod reading;
 mod wiring;
 
 use clap::Parser;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use xtask::postgres::{Cluster, find};
 
 /// A receiver that answers every request with "done", as long as the test lives.
-fn receiver() -> u16 {
+pub(crate) fn receiver() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -44,7 +44,7 @@ fn answer(stream: TcpStream) -> Option<()> {
     }
 }
 
-fn configuration(dir: &Path, url: &str, receiver_port: u16, console_port: u16) -> PathBuf {
+pub(crate) fn configuration(dir: &Path, url: &str, receiver_port: u16, console_port: u16) -> PathBuf {
     let path = dir.join("postrider.toml");
     let text = format!(
         r#"
@@ -68,7 +68,7 @@ stage = [{{ name = "PRICING", url = "http://127.0.0.1:{receiver_port}/", class =
 }
 
 /// Runs statements on the server and returns the first column of the last one's first row.
-fn query(url: &str, statements: &[&str]) -> Option<String> {
+pub(crate) fn query(url: &str, statements: &[&str]) -> Option<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let options = ConnectOptions::parse(url, &BTreeMap::new()).unwrap();
@@ -82,7 +82,7 @@ fn query(url: &str, statements: &[&str]) -> Option<String> {
     })
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "it never came about that {what}");
