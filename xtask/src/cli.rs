@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::error::Result;
-use crate::{bench, check, demo, docs, services, sim, test};
+use crate::{bench, check, demo, docs, record, services, sim, test};
 
 /// The repository's own commands.
 #[derive(Debug, Parser)]
@@ -23,6 +23,7 @@ enum Verb {
     Sim(sim::Sim),
     Bench(bench::Bench),
     Docs(docs::Docs),
+    Record(record::Record),
     Demo(demo::Demo),
 }
 
@@ -35,6 +36,7 @@ pub fn run() -> ExitCode {
         Verb::Sim(verb) => verb.run().map(|()| true),
         Verb::Bench(verb) => verb.run().map(|()| true),
         Verb::Docs(verb) => verb.run().map(|()| true),
+        Verb::Record(verb) => verb.run().map(|()| true),
         Verb::Demo(verb) => verb.run(),
     };
     exit_code(outcome)

@@ -9,6 +9,7 @@ mod docs;
 pub mod error;
 mod port;
 pub mod process;
+mod record;
 mod services;
 mod sim;
 mod test;
@@ -19,5 +20,6 @@ pub mod workspace;
 pub mod postgres {
     pub use crate::services::postgres::cluster::{Builder, Cluster, Shutdown};
     pub use crate::services::postgres::installation::{Installation, find};
+    pub use crate::services::postgres::shared::shared;
     pub use crate::services::postgres::standing::Standing;
 }

@@ -6,5 +6,6 @@ pub(crate) mod cluster;
 mod fetch;
 mod folder;
 pub(crate) mod installation;
+pub(crate) mod shared;
 pub(crate) mod standing;
 mod template;

@@ -1,8 +1,8 @@
 //! A database with a publication of all tables and a slot, on a cluster that the tests of one version share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use postrider_core::assemble::Assembler;
@@ -20,7 +20,7 @@ use postrider_core::value::{self, Type};
 use postrider_postgres::{ConnectOptions, ReplicationSource, connect_client, create_slot};
 use tokio::time::timeout;
 use tokio_postgres::Client;
-use xtask::postgres::{Cluster, find};
+use xtask::postgres::{Cluster, shared};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Its insert says that all before it has been read.
@@ -61,7 +61,7 @@ impl Database {
 
     pub(crate) async fn with_encoding(version: u32, encoding: &str) -> Database {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let cluster = shared(version);
+        let cluster = shared(version).unwrap();
         let name = format!("values_{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let (client, _task) = connect_client(&parse(&cluster.url())).await.unwrap();
         let create = format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}'");
@@ -160,19 +160,6 @@ fn cells(relation: &Relation, relations: &Relations, tuple: Tuple<'_>) -> Vec<Ce
         text: if value == TupleValue::Unchanged { None } else { value::text(value).unwrap().map(str::to_owned) },
     };
     relation.columns.iter().zip(tuple.columns()).map(cell).collect()
-}
-
-fn shared(version: u32) -> Arc<Cluster> {
-    static SHARED: Mutex<BTreeMap<u32, Weak<Cluster>>> = Mutex::new(BTreeMap::new());
-    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(cluster) = shared.get(&version).and_then(Weak::upgrade) {
-        return cluster;
-    }
-    let cluster = Arc::new(
-        Cluster::builder(&find(Some(version)).unwrap()).setting("max_replication_slots", "100").start().unwrap(),
-    );
-    shared.insert(version, Arc::downgrade(&cluster));
-    cluster
 }
 
 fn parse(url: &str) -> ConnectOptions {

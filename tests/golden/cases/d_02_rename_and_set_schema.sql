@@ -1,0 +1,10 @@
+-- @case D-02 a table that is renamed or moved keeps its oid
+CREATE SCHEMA s;
+CREATE TABLE d (id int PRIMARY KEY);
+CREATE PUBLICATION p FOR ALL TABLES;
+-- @script
+INSERT INTO d VALUES (1);
+ALTER TABLE d RENAME TO e;
+INSERT INTO e VALUES (2);
+ALTER TABLE e SET SCHEMA s;
+INSERT INTO s.e VALUES (3);

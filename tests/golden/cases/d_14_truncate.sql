@@ -1,0 +1,15 @@
+-- @case D-14 one TRUNCATE is one message, with its tables, its flags and its place
+CREATE TABLE tp (id int PRIMARY KEY);
+CREATE TABLE tc (id int PRIMARY KEY, parent int REFERENCES tp);
+CREATE PUBLICATION p FOR ALL TABLES;
+-- @script
+INSERT INTO tp VALUES (1);
+INSERT INTO tc VALUES (1, 1);
+BEGIN;
+INSERT INTO tp VALUES (2);
+TRUNCATE tp CASCADE;
+INSERT INTO tp VALUES (3);
+COMMIT;
+TRUNCATE tc RESTART IDENTITY;
+INSERT INTO tc VALUES (2, 3);
+TRUNCATE tc;

@@ -1,0 +1,29 @@
+-- @case P-05 a large transaction streamed in pieces: what the savepoint rolled back is cut by its id
+-- @unpublished public.ballast
+-- @options proto_version=2 streaming=on
+-- @reader SET logical_decoding_work_mem = '64kB'
+CREATE TABLE t (id int PRIMARY KEY, v text);
+CREATE TABLE ballast (v text);
+ALTER TABLE ballast ALTER v SET STORAGE EXTERNAL;
+CREATE PUBLICATION p FOR TABLE t;
+-- @script
+-- @session a
+BEGIN;
+INSERT INTO t VALUES (1, 'a'), (2, 'b');
+INSERT INTO ballast VALUES (repeat('b', 70000));
+SAVEPOINT a;
+INSERT INTO t VALUES (3, 'c');
+INSERT INTO ballast VALUES (repeat('b', 70000));
+INSERT INTO t VALUES (4, 'd');
+ROLLBACK TO SAVEPOINT a;
+SAVEPOINT b;
+UPDATE t SET v = 'bb' WHERE id = 2;
+SELECT pg_logical_emit_message(true, 'outbox', 'in between');
+INSERT INTO ballast VALUES (repeat('b', 70000));
+RELEASE SAVEPOINT b;
+DELETE FROM t WHERE id = 1;
+-- @session b
+INSERT INTO t VALUES (10, 'another one, between');
+-- @session a
+COMMIT;
+INSERT INTO t VALUES (11, 'small, and not streamed');

@@ -1,0 +1,32 @@
+-- @case P-10 streamed and prepared
+-- @versions 15-18 14 has no protocol 3
+-- @unpublished public.ballast
+-- @options proto_version=3 streaming=on two_phase=on
+-- @reader SET logical_decoding_work_mem = '64kB'
+CREATE TABLE t (id int PRIMARY KEY, v text);
+CREATE TABLE ballast (v text);
+ALTER TABLE ballast ALTER v SET STORAGE EXTERNAL;
+CREATE PUBLICATION p FOR TABLE t;
+-- @script
+BEGIN;
+INSERT INTO t VALUES (1, 'a'), (2, 'b');
+INSERT INTO ballast VALUES (repeat('b', 70000));
+SAVEPOINT a;
+INSERT INTO t VALUES (3, 'c');
+INSERT INTO ballast VALUES (repeat('b', 70000));
+INSERT INTO t VALUES (4, 'd');
+ROLLBACK TO SAVEPOINT a;
+SAVEPOINT b;
+UPDATE t SET v = 'bb' WHERE id = 2;
+SELECT pg_logical_emit_message(true, 'outbox', 'in between');
+INSERT INTO ballast VALUES (repeat('b', 70000));
+RELEASE SAVEPOINT b;
+DELETE FROM t WHERE id = 1;
+PREPARE TRANSACTION 'p-10 streamed';
+INSERT INTO t VALUES (5, 'between');
+COMMIT PREPARED 'p-10 streamed';
+BEGIN;
+INSERT INTO t VALUES (6, 'never');
+INSERT INTO ballast VALUES (repeat('b', 70000));
+PREPARE TRANSACTION 'p-10 streamed and never';
+ROLLBACK PREPARED 'p-10 streamed and never';

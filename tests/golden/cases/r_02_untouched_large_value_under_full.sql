@@ -1,0 +1,9 @@
+-- @case R-02 under REPLICA IDENTITY FULL the old row has the untouched value
+CREATE TABLE r (id int PRIMARY KEY, big text, n int);
+ALTER TABLE r ALTER big SET STORAGE EXTERNAL;
+ALTER TABLE r REPLICA IDENTITY FULL;
+CREATE PUBLICATION p FOR ALL TABLES;
+-- @script
+INSERT INTO r VALUES (1, repeat('x', 2500), 1);
+UPDATE r SET n = 2;
+DELETE FROM r;
