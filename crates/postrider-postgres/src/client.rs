@@ -9,12 +9,15 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use postrider_core::error::Result;
 use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
 use crate::errors::{Phase, map_client_error};
-use crate::options::{ConnectOptions, connect_client};
+use crate::options::ConnectOptions;
+use crate::wire::session::hand_over;
+use crate::wire::{Purpose, Wire};
 
 /// Parameters of a statement, owned, so that a statement can be sent again.
 pub(crate) type Parameters = Vec<Box<dyn ToSql + Sync + Send>>;
@@ -123,4 +126,16 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("usable", &self.is_usable()).finish_non_exhaustive()
     }
+}
+
+/// Opens a session with the pinned settings. The task drives the connection and ends with it: once the client is
+/// dropped, or with the error that the connection ended by.
+///
+/// # Errors
+/// `Authentication`, `Privilege`, `Configuration` (no such database, TLS), `Disconnected` with the places that were
+/// tried, `Transient` where a password command is of no use this time.
+pub async fn connect_client(options: &ConnectOptions) -> Result<(Client, JoinHandle<Result<()>>)> {
+    let (client, connection) = hand_over(Wire::open(options, Purpose::Ordinary).await?).await?;
+    let task = tokio::spawn(async move { connection.await.map_err(|error| map_client_error(Phase::Query, error)) });
+    Ok((client, task))
 }

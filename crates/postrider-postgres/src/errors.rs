@@ -9,12 +9,15 @@ use std::io;
 use postrider_core::error::{Error, ErrorKind};
 
 use crate::objects::MISSING_TABLE_HINT;
+use crate::quote::quote_identifier;
 
 /// What we were doing when the server answered with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Connecting, up to the first `ReadyForQuery`.
     Connect,
+    /// `IDENTIFY_SYSTEM`, the first command of a replication session.
+    Identify,
     /// An ordinary statement, or a command that only reads.
     Query,
     /// `CREATE_REPLICATION_SLOT`.
@@ -96,24 +99,8 @@ pub(crate) fn map_client_error(phase: Phase, error: tokio_postgres::Error) -> Er
             },
         );
     }
-    // The crate keeps its kinds to itself; only their first words tell them apart.
-    let text = error.to_string();
-    if text.starts_with("invalid configuration") {
-        return Error::new(ErrorKind::Configuration, "the connection string is not valid").with_source(error);
-    }
-    if text.starts_with("authentication error") {
-        return Error::new(ErrorKind::Authentication, "authentication failed").with_source(error);
-    }
-    if text.starts_with("error performing TLS handshake") {
-        return tls_failure(error);
-    }
-    if error.is_closed() || find_io(&error) || text.starts_with("timeout") || phase == Phase::Connect {
-        let message = if phase == Phase::Connect {
-            "cannot connect to the server"
-        } else {
-            "the connection to the server is lost"
-        };
-        return Error::new(ErrorKind::Disconnected, message).with_source(error);
+    if error.is_closed() || find_io(&error) {
+        return Error::new(ErrorKind::Disconnected, "the connection to the server is lost").with_source(error);
     }
     Error::new(ErrorKind::Protocol, "cannot read the server's answer").with_source(error)
 }
@@ -131,17 +118,36 @@ pub(crate) fn map_server_message(phase: Phase, refusal: &ServerMessage) -> Error
     error
 }
 
+/// Puts the names into the cure of a refusal that came while connecting.
+#[must_use]
+pub(crate) fn name_cure(refusal: Error, role: &str, database: &str) -> Error {
+    match refusal.hint().filter(|hint| hint.contains("{role}")) {
+        None => refusal,
+        Some(hint) => {
+            let hint =
+                hint.replace("{role}", &quote_identifier(role)).replace("{database}", &quote_identifier(database));
+            refusal.with_hint(hint)
+        }
+    }
+}
+
 /// A failed read, write or connect as Postrider's error. `endpoint` is `host:port` or the socket's path.
+///
+/// TLS is part of it: the server's alert about our certificate comes with the first read.
 #[must_use]
 pub(crate) fn map_io_error(message: &str, endpoint: &str, error: io::Error) -> Error {
-    Error::new(ErrorKind::Disconnected, message).with_detail(format!("The server is {endpoint}.")).with_source(error)
+    let detail = format!("The server is {endpoint}.");
+    if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) {
+        return tls_failure(error).with_detail(detail);
+    }
+    Error::new(ErrorKind::Disconnected, message).with_detail(detail).with_source(error)
 }
 
 /// TLS that could not be agreed: a wrong certificate stays wrong, so that this is not a lost connection.
 #[must_use]
 pub(crate) fn tls_failure(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Configuration, "cannot set up TLS with the server").with_source(error).with_hint(
-        "Check sslmode and sslrootcert: verify-full wants a certificate for the very host name in the address, signed by an authority in sslrootcert.",
+        "Check sslmode and sslrootcert: verify-full wants a certificate for the very host name in the address, signed by an authority in sslrootcert. Where the server wants one of ours, check sslcert and sslkey.",
     )
 }
 
@@ -152,6 +158,9 @@ pub(crate) fn protocol_violation(detail: impl Into<String>) -> Error {
         "Check that the address is that of PostgreSQL 14 to 18 itself and not of a pooler or another service.",
     )
 }
+
+/// What to do where something else than the server answers.
+pub(crate) const POOLER_HINT: &str = "Give the address of PostgreSQL itself: a pooler such as PgBouncer passes on neither replication nor the settings that sessions are pinned to.";
 
 fn judge(phase: Phase, refusal: &ServerMessage) -> (ErrorKind, &'static str, Option<&'static str>) {
     if let Some(verdict) = judge_replication(phase, refusal) {
@@ -164,6 +173,10 @@ fn judge(phase: Phase, refusal: &ServerMessage) -> (ErrorKind, &'static str, Opt
             "the server refuses our name or password",
             Some("Check user and password in the address, and the server's pg_hba.conf."),
         ),
+        // What a pooler says to `replication` or `options` in the start-up message: PgBouncer the one, Amazon's proxy the other.
+        ("08P01" | "0A000", _) if phase == Phase::Connect => {
+            (ErrorKind::Configuration, "the server does not take our start-up message", Some(POOLER_HINT))
+        }
         ("3D000", _) => (
             ErrorKind::Configuration,
             "the database does not exist",
@@ -172,12 +185,12 @@ fn judge(phase: Phase, refusal: &ServerMessage) -> (ErrorKind, &'static str, Opt
         ("42501", _) if phase == Phase::Connect && refusal.message.contains("database") => (
             ErrorKind::Privilege,
             "the role may not connect to the database",
-            Some("As the database's owner: GRANT CONNECT ON DATABASE … TO …;"),
+            Some("As the database's owner: GRANT CONNECT ON DATABASE {database} TO {role};"),
         ),
         ("42501", _) if phase == Phase::Connect => (
             ErrorKind::Privilege,
             "the role may not use replication",
-            Some("As a superuser: ALTER ROLE postrider REPLICATION; with our role's name."),
+            Some("As a superuser: ALTER ROLE {role} REPLICATION;"),
         ),
         ("42501", _) => (
             ErrorKind::Privilege,
@@ -243,6 +256,10 @@ fn judge_replication(phase: Phase, refusal: &ServerMessage) -> Option<(ErrorKind
             "all replication slots of the server are in use",
             Some("Raise max_replication_slots and restart the server, or drop a slot that nobody needs."),
         ),
+        // An ordinary session takes the command for bad SQL.
+        (Phase::Identify, "42601") => {
+            (ErrorKind::Configuration, "the session is not one for replication", Some(POOLER_HINT))
+        }
         (Phase::Connect, "53300") => (
             ErrorKind::Transient,
             "the server has no connection left",

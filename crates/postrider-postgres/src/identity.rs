@@ -8,7 +8,7 @@ use crate::wire::Wire;
 
 /// `IDENTIFY_SYSTEM`: system identifier, timeline, and the database that the connection is to.
 pub(crate) async fn identify(wire: &mut Wire, slot: &str) -> Result<SourceIdentity> {
-    let rows = wire.query(Phase::Query, "IDENTIFY_SYSTEM").await?;
+    let rows = wire.query(Phase::Identify, "IDENTIFY_SYSTEM").await?;
     let mut columns = rows.into_iter().next().unwrap_or_default().into_iter();
     let mut next = || columns.next().flatten();
     // systemid, timeline, xlogpos, dbname

@@ -9,6 +9,7 @@ mod errors;
 mod identity;
 mod objects;
 mod options;
+mod password;
 mod primary;
 mod quote;
 mod read;
@@ -20,8 +21,9 @@ mod wire;
 mod work_table;
 
 pub use check::{Finding, Severity, Subject, check};
+pub use client::connect_client;
 pub use objects::SourceObjects;
-pub use options::{ConnectOptions, TlsMode, connect_client};
+pub use options::ConnectOptions;
 pub use primary::{HEARTBEAT_PREFIX, PgPrimary};
 pub use replication::slot::{CreatedSlot, create_slot, drop_slot};
 pub use setup::{Circumstances, SetupReport, SetupSettings, Step, StepObject, StepOutcome, WorkIdentity, apply, plan};

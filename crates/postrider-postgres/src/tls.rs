@@ -1,27 +1,28 @@
 //! TLS to PostgreSQL by rustls: what `sslmode` asks for, and the channel binding of SCRAM.
 
-use std::future::Future;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use postrider_core::error::{Error, ErrorKind, Result};
-use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, SupportedProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::options::{TlsMode, TlsPolicy, TlsRoots};
+use crate::options::{TlsMode, TlsPolicy, TlsRoots, TlsVersions};
 use verify::Verifier;
 
+mod certificate;
 mod verify;
 
-/// Makes TLS sessions by one policy; tokio-postgres asks it, and so does the replication client.
+/// Makes TLS sessions by one policy.
 #[derive(Clone)]
 pub(crate) struct Tls {
     config: Arc<ClientConfig>,
@@ -37,17 +38,21 @@ impl Tls {
     /// `Configuration` where they cannot be read, or there are none.
     pub(crate) fn new(policy: &TlsPolicy) -> Result<Tls> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let roots = match policy.mode {
-            TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => Vec::new(),
-            TlsMode::VerifyCa | TlsMode::VerifyFull => read_roots(&policy.roots)?,
-        };
-        let verifier = Verifier::new(policy.mode, roots, &provider)?;
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+        let (mode, roots) = resolve(policy)?;
+        let verifier = Verifier::new(mode, roots, &provider)?;
+        let own = policy.certificate.as_ref().map(|named| certificate::read(named, &provider)).transpose()?.flatten();
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&versions(policy.versions))
             .map_err(|error| unusable("TLS cannot be set up").with_source(error))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_no_client_auth();
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match own {
+            None => builder.with_no_client_auth(),
+            Some(own) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own))),
+        };
+        config.enable_sni = policy.names_host;
+        // A server of version 17 or later wants to hear it where TLS comes first; older ones do not listen.
+        config.alpn_protocols = vec![b"postgresql".to_vec()];
         Ok(Tls { config: Arc::new(config) })
     }
 
@@ -85,15 +90,6 @@ impl<S> std::fmt::Debug for Encrypted<S> {
     }
 }
 
-impl<S> tokio_postgres::tls::TlsStream for Encrypted<S>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    fn channel_binding(&self) -> ChannelBinding {
-        self.end_point().map_or_else(ChannelBinding::none, ChannelBinding::tls_server_end_point)
-    }
-}
-
 impl<S> AsyncRead for Encrypted<S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -120,54 +116,45 @@ where
     }
 }
 
-/// What tokio-postgres shakes hands by: the policy and the host that it connects to.
-pub(crate) struct Handshake {
-    tls: Tls,
-    host: String,
-}
-
-impl<S> MakeTlsConnect<S> for Tls
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = Encrypted<S>;
-    type TlsConnect = Handshake;
-    type Error = io::Error;
-
-    fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
-        Ok(Handshake { tls: self.clone(), host: host.to_owned() })
-    }
-}
-
-impl<S> TlsConnect<S> for Handshake
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    type Stream = Encrypted<S>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Encrypted<S>>> + Send>>;
-
-    fn connect(self, socket: S) -> Self::Future {
-        Box::pin(async move { self.tls.connect(&self.host, socket).await })
-    }
-}
-
-fn read_roots(roots: &TlsRoots) -> Result<Vec<CertificateDer<'static>>> {
-    let certificates = match roots {
-        // What of the system's certificates cannot be read is left out, as every client does.
-        TlsRoots::System => rustls_native_certs::load_native_certs().certs,
-        TlsRoots::File(path) => CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|error| {
-            unusable("the root certificate cannot be read")
-                .with_detail(format!("The file is {}.", path.display()))
-                .with_hint("Give the PEM file of the authority that signed the server's certificate in sslrootcert.")
-                .with_source(error)
-        })?,
+/// How much is to be proved, and by whose word.
+fn resolve(policy: &TlsPolicy) -> Result<(TlsMode, Vec<CertificateDer<'static>>)> {
+    let file = match &policy.roots {
+        TlsRoots::System => None,
+        TlsRoots::File(path) => Some(path),
+        TlsRoots::Home(path) => Some(path).filter(|path| path.exists()),
     };
-    if certificates.is_empty() {
+    let mode = match policy.mode {
+        TlsMode::Require if file.is_some() => TlsMode::VerifyCa,
+        mode => mode,
+    };
+    let roots = match (mode, file) {
+        (TlsMode::Disable | TlsMode::Prefer | TlsMode::Require, _) => return Ok((mode, Vec::new())),
+        // What of the system's certificates cannot be read is left out, as every client does.
+        (_, None) => rustls_native_certs::load_native_certs().certs,
+        (_, Some(path)) => read_roots(path)?,
+    };
+    if roots.is_empty() {
         return Err(unusable("there is no root certificate to check the server by")
             .with_hint("Give the file in sslrootcert, or install the package ca-certificates."));
     }
-    Ok(certificates)
+    Ok((mode, roots))
+}
+
+fn read_roots(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|error| {
+        unusable("the root certificate cannot be read")
+            .with_detail(format!("The file is {}.", path.display()))
+            .with_hint("Give the PEM file of the authority that signed the server's certificate in sslrootcert.")
+            .with_source(error)
+    })
+}
+
+fn versions(versions: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
+    match versions {
+        TlsVersions::Both => vec![&rustls::version::TLS13, &rustls::version::TLS12],
+        TlsVersions::Only12 => vec![&rustls::version::TLS12],
+        TlsVersions::Only13 => vec![&rustls::version::TLS13],
+    }
 }
 
 fn unusable(message: &str) -> Error {

@@ -1,8 +1,9 @@
-//! What: a connection to PostgreSQL in replication mode, message by message, until it becomes a stream.
-//! Where: before *read*; the ordinary sessions are tokio-postgres's, which has no replication mode.
+//! What: a connection to PostgreSQL, message by message, until it becomes a stream or an ordinary session.
+//! Where: before *read*; the ordinary sessions are tokio-postgres's once they are open.
 //! Takes and gives: `ConnectOptions`; rows of simple queries as text, then the two halves of the stream.
 //! Never: keeps more than one command in flight, or trusts a length.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -13,10 +14,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
 use crate::errors::{Phase, ServerMessage, map_io_error, map_server_message, protocol_violation};
-use crate::options::ConnectOptions;
+use crate::options::{ConnectOptions, Endpoint, Target};
 use socket::Socket;
 
+mod authenticate;
 pub(crate) mod message;
+pub(crate) mod session;
 pub(crate) mod socket;
 mod startup;
 
@@ -25,7 +28,7 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Room that each read of an answer finds.
 const READ_BYTES: usize = 8 * 1024;
 
-/// A connection in replication mode. Dropping it closes the socket.
+/// An open connection. Dropping it closes the socket.
 pub(crate) struct Wire {
     pub(crate) socket: Socket,
     /// What was received and not yet taken apart.
@@ -34,29 +37,64 @@ pub(crate) struct Wire {
     pub(crate) endpoint: String,
     /// The server's process.
     pub(crate) process_id: i32,
+    /// The body of the message that named it, with the key to cancel by.
+    key: Bytes,
+    /// What the server reports of the session, by name.
+    parameters: BTreeMap<String, String>,
+}
+
+/// What a session is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Replication commands and simple queries, in the database that the options name.
+    Replication,
+    Ordinary,
 }
 
 /// One row of a simple query: the texts of its columns.
 pub(crate) type TextRow = Vec<Option<String>>;
 
 impl Wire {
-    /// Connects to the first place that answers, starts a session with `replication=database`, and proves who we are.
+    /// Opens a replication session on the first place that will do.
     ///
     /// # Errors
-    /// `Disconnected` with the place, `Authentication`, `Privilege`, `Configuration`, `Protocol`.
+    /// `Disconnected` with the places, `Authentication`, `Privilege`, `Configuration`, `Protocol`, `Transient` where a password
+    /// command is of no use this time.
     pub(crate) async fn connect(options: &ConnectOptions) -> Result<Wire> {
-        let mut failure = None;
-        for endpoint in &options.endpoints {
-            let attempt = timeout(options.connect_timeout(), startup::connect(options, endpoint));
-            match attempt.await {
-                Ok(Ok(wire)) => return Ok(wire),
-                // The next host is for a server that is not there, not for one that says no.
-                Ok(Err(error)) if error.kind() != ErrorKind::Disconnected => return Err(error),
-                Ok(Err(error)) => failure = Some(error),
-                Err(_elapsed) => failure = Some(unreachable(&endpoint.to_string(), options.connect_timeout())),
+        Wire::open(options, Purpose::Replication).await
+    }
+
+    /// As `connect`, for either purpose.
+    pub(crate) async fn open(options: &ConnectOptions, purpose: Purpose) -> Result<Wire> {
+        let options = &options.clone().with_password_at_hand().await?;
+        let targets: &[Target] = match options.target {
+            Target::PreferStandby => &[Target::Standby, Target::Any],
+            ref target => std::slice::from_ref(target),
+        };
+        let mut failures = Vec::new();
+        for &target in targets {
+            failures.clear();
+            for endpoint in &options.endpoints {
+                match open_at(options, endpoint, purpose, target).await {
+                    // The next host is for a server that is not there or will not do, not for one that says no.
+                    Err(error) if error.kind() == ErrorKind::Disconnected => failures.push((endpoint, error)),
+                    outcome => return outcome,
+                }
             }
         }
-        Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Configuration, "the connection string names no host")))
+        Err(none_will_do(failures))
+    }
+
+    /// Nothing is said yet.
+    fn over(socket: Socket, endpoint: String) -> Wire {
+        Wire {
+            socket,
+            received: BytesMut::new(),
+            endpoint,
+            process_id: 0,
+            key: Bytes::new(),
+            parameters: BTreeMap::new(),
+        }
     }
 
     /// Runs one simple query and returns the rows of its only result.
@@ -139,7 +177,7 @@ impl Wire {
         sent.await.map_err(|error| self.lost(error))
     }
 
-    /// The next message that is an answer: notices are logged, parameter changes and notifications left out.
+    /// The next message that is an answer: notices are logged, parameter changes noted, notifications left out.
     pub(crate) async fn next_message(&mut self) -> Result<(u8, Bytes)> {
         loop {
             while let Some((tag, body)) = message::take(&mut self.received)? {
@@ -147,7 +185,11 @@ impl Wire {
                     message::NOTICE_RESPONSE => {
                         log_notice(&ServerMessage::parse(&body).ok_or_else(|| malformed("NoticeResponse"))?);
                     }
-                    message::PARAMETER_STATUS | message::NOTIFICATION_RESPONSE => {}
+                    message::PARAMETER_STATUS => {
+                        let (name, value) = message::parameter(&body).ok_or_else(|| malformed("ParameterStatus"))?;
+                        self.parameters.insert(name, value);
+                    }
+                    message::NOTIFICATION_RESPONSE => {}
                     _ => return Ok((tag, body)),
                 }
             }
@@ -205,7 +247,38 @@ pub(crate) fn unexpected(tag: u8) -> Error {
     protocol_violation(format!("A message of type '{}' has no place here.", tag.escape_ascii()))
 }
 
-fn unreachable(endpoint: &str, after: Duration) -> Error {
+async fn open_at(options: &ConnectOptions, endpoint: &Endpoint, purpose: Purpose, target: Target) -> Result<Wire> {
+    let attempt = startup::connect(options, endpoint, purpose);
+    let wire = match options.sockets.connect_timeout {
+        None => attempt.await?,
+        Some(limit) => timeout(limit, attempt).await.map_err(|_elapsed| unreachable(endpoint, limit))??,
+    };
+    match startup::check_target(&wire, target) {
+        Ok(()) => Ok(wire),
+        Err(error) => {
+            wire.close().await;
+            Err(error)
+        }
+    }
+}
+
+/// The failure of the only place, or all of them.
+fn none_will_do(mut failures: Vec<(&Endpoint, Error)>) -> Error {
+    if failures.len() == 1
+        && let Some((_, failure)) = failures.pop()
+    {
+        return failure;
+    }
+    let story = |(endpoint, error): &(&Endpoint, Error)| {
+        let cause = std::error::Error::source(error).map_or_else(String::new, |cause| format!(": {cause}"));
+        format!("{endpoint}: {}{cause}.", error.message())
+    };
+    Error::new(ErrorKind::Disconnected, "none of the servers will do")
+        .with_detail(failures.iter().map(story).collect::<Vec<_>>().join(" "))
+        .with_hint("Check that they run, that hosts and ports in the address are their own, and target_session_attrs.")
+}
+
+fn unreachable(endpoint: &Endpoint, after: Duration) -> Error {
     Error::new(ErrorKind::Disconnected, "cannot connect to the server")
         .with_detail(format!("The server is {endpoint}; it did not answer within {} s.", after.as_secs_f32()))
         .with_hint("Check that the server runs, and that host and port in the address are its own.")

@@ -6,7 +6,7 @@ use postrider_core::error::{Error, ErrorKind, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
 
@@ -26,6 +26,7 @@ const SIGNATURE_HASHES: [(&[u8], Hash); 7] = [
 
 const DER_SEQUENCE: u8 = 0x30;
 const DER_OBJECT_IDENTIFIER: u8 = 0x06;
+const DER_EXPLICIT_VERSION: u8 = 0xA0;
 
 #[derive(Debug, Clone, Copy)]
 enum Hash {
@@ -72,8 +73,12 @@ impl ServerCertVerifier for Verifier {
         if !matches!(self.mode, TlsMode::VerifyCa | TlsMode::VerifyFull) {
             return Ok(ServerCertVerified::assertion());
         }
-        let certificate = ParsedCertificate::try_from(end_entity)?;
-        if !self.pinned.iter().any(|root| root == end_entity) {
+        let is_pinned = self.pinned.iter().any(|root| root == end_entity);
+        if is_pinned && self.mode == TlsMode::VerifyCa {
+            return Ok(ServerCertVerified::assertion());
+        }
+        let certificate = ParsedCertificate::try_from(end_entity).map_err(|error| explain(end_entity, error))?;
+        if !is_pinned {
             verify_server_cert_signed_by_trust_anchor(
                 &certificate,
                 &self.store,
@@ -103,7 +108,16 @@ impl ServerCertVerifier for Verifier {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+        match subject_public_key_info(certificate) {
+            // By the key alone: what the certificate says of itself is judged above, and webpki reads none of version 1.
+            Some(key) if is_version_1(certificate) => rustls::crypto::verify_tls13_signature_with_raw_key(
+                message,
+                &SubjectPublicKeyInfoDer::from(key),
+                signature,
+                &self.algorithms,
+            ),
+            _ => rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms),
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -123,6 +137,40 @@ pub(crate) fn end_point(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(suite.tls13()?.common.hash_provider.hash(certificate).as_ref().to_vec())
 }
 
+/// The certificate's public key with its algorithm, in DER.
+pub(crate) fn subject_public_key_info(certificate: &[u8]) -> Option<&[u8]> {
+    let mut fields = to_be_signed(certificate)?;
+    if fields.first() == Some(&DER_EXPLICIT_VERSION) {
+        (_, fields) = der_split(fields)?;
+    }
+    // serialNumber, signature, issuer, validity, subject
+    for _ in 0..5 {
+        (_, fields) = der_split(fields)?;
+    }
+    der_split(fields).map(|(key, _)| key).filter(|key| key.first() == Some(&DER_SEQUENCE))
+}
+
+/// Version 1 is the one that is not written down.
+fn is_version_1(certificate: &[u8]) -> bool {
+    to_be_signed(certificate).is_some_and(|fields| fields.first() != Some(&DER_EXPLICIT_VERSION))
+}
+
+/// `openssl x509 -req` makes such certificates unless it is told to do otherwise; nothing in one says for which host it is.
+fn explain(certificate: &[u8], error: rustls::Error) -> rustls::Error {
+    if is_version_1(certificate) {
+        return rustls::Error::General(
+            "the server's certificate is of X.509 version 1; make it anew with the extension subjectAltName, by openssl x509 -req -extfile …".to_owned(),
+        );
+    }
+    error
+}
+
+/// `Certificate ::= SEQUENCE { tbsCertificate SEQUENCE, … }`.
+fn to_be_signed(certificate: &[u8]) -> Option<&[u8]> {
+    let (outer, _) = der_value(certificate, DER_SEQUENCE)?;
+    der_value(outer, DER_SEQUENCE).map(|(fields, _)| fields)
+}
+
 /// `Certificate ::= SEQUENCE { tbsCertificate SEQUENCE, signatureAlgorithm SEQUENCE { algorithm OBJECT IDENTIFIER, …
 /// }, … }`.
 fn signature_algorithm(certificate: &[u8]) -> Option<&[u8]> {
@@ -130,6 +178,12 @@ fn signature_algorithm(certificate: &[u8]) -> Option<&[u8]> {
     let (_to_be_signed, rest) = der_value(outer, DER_SEQUENCE)?;
     let (algorithm, _) = der_value(rest, DER_SEQUENCE)?;
     der_value(algorithm, DER_OBJECT_IDENTIFIER).map(|(identifier, _)| identifier)
+}
+
+/// The value at the front as a whole, tag and length included, and what comes after it.
+fn der_split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (_content, rest) = der_value(bytes, *bytes.first()?)?;
+    bytes.split_at_checked(bytes.len().checked_sub(rest.len())?)
 }
 
 /// The content of the value at the front, which must have this tag, and what comes after it.
@@ -166,6 +220,22 @@ mod tests {
         assert_eq!(end_point(&certificate).map(|hash| hash.len()), Some(32));
         for cut in 0..certificate.len() {
             assert_eq!(signature_algorithm(&certificate[..cut]), None, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn the_public_key_is_found_in_every_version_and_every_cut_refused() {
+        let key = [0x30, 3, 2, 1, 9];
+        for version in [&[0xA0, 3, 2, 1, 2][..], &[]] {
+            let fields: Vec<u8> = [version, &[2, 1, 7], &[0x30, 0].repeat(4), &key].concat();
+            let mut certificate = vec![0x30, u8::try_from(fields.len() + 2).expect("short"), 0x30];
+            certificate.push(u8::try_from(fields.len()).expect("short"));
+            certificate.extend(fields);
+            assert_eq!(subject_public_key_info(&certificate), Some(&key[..]));
+            assert_eq!(is_version_1(&certificate), version.is_empty());
+            for cut in 0..certificate.len() {
+                assert_eq!(subject_public_key_info(&certificate[..cut]), None, "cut at {cut}");
+            }
         }
     }
 }

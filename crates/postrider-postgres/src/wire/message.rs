@@ -52,6 +52,13 @@ pub(crate) fn take(received: &mut BytesMut) -> Result<Option<(u8, Bytes)>> {
     Ok(Some((tag, body)))
 }
 
+/// Name and value of a `ParameterStatus`; `None` where it ends within a field.
+pub(crate) fn parameter(body: &[u8]) -> Option<(String, String)> {
+    let mut fields = body.strip_suffix(&[0])?.split(|&byte| byte == 0);
+    let (name, value) = (fields.next()?, fields.next()?);
+    Some((String::from_utf8_lossy(name).into_owned(), String::from_utf8_lossy(value).into_owned()))
+}
+
 /// The columns of a `DataRow`; `None` where it ends within a field.
 pub(crate) fn text_row(body: &[u8]) -> Option<TextRow> {
     let (count, mut rest) = body.split_first_chunk::<2>()?;

@@ -1,4 +1,4 @@
-//! The socket under a replication connection: TCP or a socket of the file system, with TLS over TCP where it is asked
+//! The socket under a connection: TCP or a socket of the file system, with TLS over TCP where it is asked
 //! for.
 
 use std::io;
@@ -126,16 +126,27 @@ impl AsyncWrite for Socket {
 fn tune(stream: &TcpStream, options: &ConnectOptions) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let descriptor = stream.as_raw_fd();
-    if let Some((idle, interval, retries)) = options.keepalive() {
+    let policy = options.sockets;
+    let count = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    if let Some(keepalive) = policy.keepalive {
         set_option(descriptor, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
         if cfg!(target_os = "linux") {
-            set_option(descriptor, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, whole_seconds(idle))?;
-            set_option(descriptor, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, whole_seconds(interval))?;
-            set_option(descriptor, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, i32::try_from(retries).unwrap_or(i32::MAX))?;
+            let values = [
+                (libc::TCP_KEEPIDLE, keepalive.idle.map(whole_seconds)),
+                (libc::TCP_KEEPINTVL, keepalive.interval.map(whole_seconds)),
+                (libc::TCP_KEEPCNT, keepalive.count.map(count)),
+            ];
+            for (option, value) in values {
+                if let Some(value) = value {
+                    set_option(descriptor, libc::IPPROTO_TCP, option, value)?;
+                }
+            }
         }
     }
-    if cfg!(target_os = "linux") {
-        let millis = i32::try_from(options.tcp_user_timeout().as_millis()).unwrap_or(i32::MAX);
+    if cfg!(target_os = "linux")
+        && let Some(limit) = policy.tcp_user_timeout
+    {
+        let millis = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
         set_option(descriptor, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, millis)?;
     }
     Ok(())

@@ -1,43 +1,68 @@
-//! What: opens a connection in replication mode: TLS, start-up message, authentication.
+//! What: opens a connection, for replication or for an ordinary session: TLS, start-up message, authentication.
 //! Where: before *read*, once for each connection.
-//! Takes and gives: `ConnectOptions` and one place; a `Wire` that is ready for commands.
-//! Never: sends the password where TLS was asked for and not given, or logs it.
+//! Takes and gives: `ConnectOptions`, one place and what the session is for; a `Wire` that is ready for commands.
+//! Never: goes on without TLS where it was asked for, or with a server that is not as `target_session_attrs` has it.
 
 use bytes::BytesMut;
-use postgres_protocol::authentication::md5_hash;
-use postgres_protocol::authentication::sasl::{self, ScramSha256};
 use postgres_protocol::message::frontend;
 use postrider_core::error::{Error, ErrorKind, Result};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio_postgres::config::ChannelBinding;
 
+use super::authenticate::authenticate;
 use super::socket::Socket;
-use super::{Wire, malformed, message, unexpected};
-use crate::errors::{Phase, map_io_error, protocol_violation, tls_failure};
-use crate::options::{ConnectOptions, Endpoint, TlsMode};
+use super::{Purpose, Wire, malformed, message, unexpected};
+use crate::errors::{Phase, map_io_error, name_cure, tls_failure};
+use crate::options::{ConnectOptions, Endpoint, Target, TlsMode};
 use crate::tls::Tls;
 
-/// What an authentication message asks for (manual, "Message Formats", AuthenticationOk and the next).
-const OK: u32 = 0;
-const CLEARTEXT_PASSWORD: u32 = 3;
-const MD5_PASSWORD: u32 = 5;
-const SASL: u32 = 10;
-const SASL_CONTINUE: u32 = 11;
-const SASL_FINAL: u32 = 12;
+/// What a session reports of its own accord, and how it must begin, since we pinned it. A pooler may have thrown our options away.
+const REPORTED_PINS: [(&str, &str); 4] =
+    [("DateStyle", "ISO"), ("IntervalStyle", "postgres"), ("TimeZone", "UTC"), ("client_encoding", "UTF8")];
 
 /// Connects to one place.
-pub(super) async fn connect(options: &ConnectOptions, endpoint: &Endpoint) -> Result<Wire> {
+pub(super) async fn connect(options: &ConnectOptions, endpoint: &Endpoint, purpose: Purpose) -> Result<Wire> {
     let place = endpoint.to_string();
     let socket = Socket::connect(options, endpoint).await.map_err(|error| {
         map_io_error("cannot connect to the server", &place, error)
             .with_hint("Check that the server runs, and that host and port in the address are its own.")
     })?;
     let socket = agree_on_tls(options, endpoint, socket).await?;
-    let mut wire = Wire { socket, received: BytesMut::new(), endpoint: place, process_id: 0 };
-    wire.send(&startup_message(options)?).await?;
-    authenticate(&mut wire, options).await?;
-    await_ready(&mut wire).await?;
+    let mut wire = Wire::over(socket, place);
+    wire.send(&startup_message(options, purpose)?).await?;
+    let password = options.password.look_up(options, endpoint);
+    let refused = |refusal| options.password.judge_refusal(name_cure(refusal, &options.user, &options.database));
+    authenticate(&mut wire, options, password.as_ref()).await.map_err(refused)?;
+    await_ready(&mut wire).await.map_err(refused)?;
+    check_pins(&wire)?;
     Ok(wire)
+}
+
+/// Whether the server is one that will do.
+///
+/// # Errors
+/// `Disconnected`, since the next host may do, or this one after a failover.
+pub(super) fn check_target(wire: &Wire, target: Target) -> Result<()> {
+    let is_on = |name: &str| wire.parameters.get(name).map(|value| value == "on");
+    let standby = is_on("in_hot_standby");
+    let read_only = match (standby, is_on("default_transaction_read_only")) {
+        (Some(standby), Some(read_only)) => Some(standby || read_only),
+        _ => None,
+    };
+    let (fits, what) = match target {
+        Target::Any | Target::PreferStandby => return Ok(()),
+        Target::ReadWrite => (read_only.map(|read_only| !read_only), "takes no writes"),
+        Target::ReadOnly => (read_only, "takes writes"),
+        Target::Primary => (standby.map(|standby| !standby), "is a standby"),
+        Target::Standby => (standby, "is a primary"),
+    };
+    let what = match fits {
+        Some(true) => return Ok(()),
+        Some(false) => what,
+        None => "does not say what it is",
+    };
+    Err(Error::new(ErrorKind::Disconnected, "the server is not what target_session_attrs asks for")
+        .with_detail(format!("The server {} {what}.", wire.endpoint))
+        .with_hint("Name a host that is, or change target_session_attrs."))
 }
 
 async fn agree_on_tls(options: &ConnectOptions, endpoint: &Endpoint, socket: Socket) -> Result<Socket> {
@@ -50,126 +75,54 @@ async fn agree_on_tls(options: &ConnectOptions, endpoint: &Endpoint, socket: Soc
         // The server offers no TLS on a socket of the file system.
         (socket, _) => return Ok(socket),
     };
+    let tls = Tls::new(&options.tls)?;
     let lost = |error| map_io_error("the connection to the server is lost", &endpoint.to_string(), error);
-    let mut request = BytesMut::new();
-    frontend::ssl_request(&mut request);
-    stream.write_all(&request).await.map_err(lost)?;
-    // One byte and no more: what came behind it in clear text would be taken for part of the encrypted session.
-    match stream.read_u8().await.map_err(lost)? {
-        b'S' => {
-            let stream = Tls::new(&options.tls)?.connect(host, stream).await.map_err(tls_failure)?;
-            Ok(Socket::Tls(Box::new(stream)))
-        }
-        b'N' if mode == TlsMode::Prefer => Ok(Socket::Tcp(stream)),
-        b'N' => Err(Error::new(ErrorKind::Configuration, "the server offers no TLS")
-            .with_hint("Switch it on at the server (ssl = on), or say sslmode=prefer or disable in the address.")),
-        other => Err(unexpected(other)),
-    }
-}
-
-fn startup_message(options: &ConnectOptions) -> Result<BytesMut> {
-    let mut bytes = BytesMut::new();
-    let parameters = [
-        ("user", options.user.as_str()),
-        ("database", options.database.as_str()),
-        ("replication", "database"),
-        ("client_encoding", "UTF8"),
-        ("application_name", options.config().get_application_name().unwrap_or("postrider")),
-        ("options", options.config().get_options().unwrap_or("")),
-    ];
-    frontend::startup_message(parameters, &mut bytes)
-        .map_err(|error| Error::new(ErrorKind::Configuration, "a name holds a zero byte").with_source(error))?;
-    Ok(bytes)
-}
-
-async fn authenticate(wire: &mut Wire, options: &ConnectOptions) -> Result<()> {
-    let mut is_bound = false;
-    loop {
-        let (request, data) = next_request(wire).await?;
-        let mut answer = BytesMut::new();
-        match request {
-            // A server that asks for no proof has not shown that it is the one behind the TLS session.
-            OK if options.channel_binding() == ChannelBinding::Require && !is_bound => return Err(no_channel_binding()),
-            OK => return Ok(()),
-            CLEARTEXT_PASSWORD => frontend::password_message(password(options)?, &mut answer).map_err(unsendable)?,
-            MD5_PASSWORD => {
-                let salt = *data.first_chunk::<4>().ok_or_else(|| malformed("AuthenticationMD5Password"))?;
-                let hash = md5_hash(options.user.as_bytes(), password(options)?, salt);
-                frontend::password_message(hash.as_bytes(), &mut answer).map_err(unsendable)?;
-            }
-            SASL => {
-                is_bound = authenticate_by_scram(wire, options, &data).await?;
-                continue;
-            }
-            other => {
-                return Err(Error::new(
-                    ErrorKind::Authentication,
-                    "the server asks for a kind of proof that we do not know",
-                )
-                .with_detail(format!("It is number {other}; we know trust, password, md5 and scram-sha-256."))
-                .with_hint("Let pg_hba.conf ask this role for scram-sha-256."));
-            }
-        }
-        if options.channel_binding() == ChannelBinding::Require {
-            return Err(no_channel_binding());
-        }
-        wire.send(&answer).await?;
-    }
-}
-
-/// Both sides have proved that they know the password; returns whether the proof was bound to the TLS session.
-async fn authenticate_by_scram(wire: &mut Wire, options: &ConnectOptions, mechanisms: &[u8]) -> Result<bool> {
-    let offered = |name: &str| mechanisms.split(|&byte| byte == 0).any(|mechanism| mechanism == name.as_bytes());
-    let end_point = match options.channel_binding() {
-        ChannelBinding::Disable => None,
-        _ => wire.socket.end_point(),
-    };
-    let (binding, mechanism) = match end_point {
-        Some(hash) if offered(sasl::SCRAM_SHA_256_PLUS) => {
-            (sasl::ChannelBinding::tls_server_end_point(hash), sasl::SCRAM_SHA_256_PLUS)
-        }
-        _ if options.channel_binding() == ChannelBinding::Require => return Err(no_channel_binding()),
-        _ if !offered(sasl::SCRAM_SHA_256) => {
-            return Err(Error::new(ErrorKind::Authentication, "the server offers no SCRAM mechanism that we know"));
-        }
-        Some(_) => (sasl::ChannelBinding::unrequested(), sasl::SCRAM_SHA_256),
-        None => (sasl::ChannelBinding::unsupported(), sasl::SCRAM_SHA_256),
-    };
-    let mut scram = ScramSha256::new(password(options)?, binding);
-    let mut answer = BytesMut::new();
-    frontend::sasl_initial_response(mechanism, scram.message(), &mut answer).map_err(unsendable)?;
-    wire.send(&answer).await?;
-
-    let challenge = expect_request(wire, SASL_CONTINUE).await?;
-    scram.update(&challenge).map_err(distrusted)?;
-    answer.clear();
-    frontend::sasl_response(scram.message(), &mut answer).map_err(unsendable)?;
-    wire.send(&answer).await?;
-
-    let proof = expect_request(wire, SASL_FINAL).await?;
-    scram.finish(&proof).map_err(distrusted)?;
-    Ok(mechanism == sasl::SCRAM_SHA_256_PLUS)
-}
-
-async fn expect_request(wire: &mut Wire, wanted: u32) -> Result<bytes::Bytes> {
-    let (request, data) = next_request(wire).await?;
-    if request == wanted { Ok(data) } else { Err(protocol_violation("The server broke off SCRAM authentication.")) }
-}
-
-async fn next_request(wire: &mut Wire) -> Result<(u32, bytes::Bytes)> {
-    loop {
-        let (tag, body) = wire.next_message().await?;
-        match tag {
-            message::AUTHENTICATION => {
-                let (request, _) = body.split_first_chunk::<4>().ok_or_else(|| malformed("Authentication"))?;
-                return Ok((u32::from_be_bytes(*request), body.slice(4..)));
-            }
-            message::ERROR_RESPONSE => return Err(wire.refusal(Phase::Connect, &body)),
-            // The server knows a lesser minor version or not every option; it goes on all the same.
-            message::NEGOTIATE_PROTOCOL_VERSION => {}
+    if !options.tls.direct {
+        let mut request = BytesMut::new();
+        frontend::ssl_request(&mut request);
+        stream.write_all(&request).await.map_err(lost)?;
+        // One byte and no more: what came behind it in clear text would be taken for part of the encrypted session.
+        match stream.read_u8().await.map_err(lost)? {
+            b'S' => {}
+            b'N' if mode == TlsMode::Prefer => return Ok(Socket::Tcp(stream)),
+            b'N' => return Err(no_tls(endpoint)),
             other => return Err(unexpected(other)),
         }
     }
+    match tls.connect(host, stream).await {
+        Ok(stream) => Ok(Socket::Tls(Box::new(stream))),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && options.tls.direct => Err(tls_failure(
+            error,
+        )
+        .with_hint("The server closed the connection: sslnegotiation=direct needs PostgreSQL 17 or later with TLS.")),
+        Err(error) => Err(map_io_error("the connection to the server is lost", &endpoint.to_string(), error)),
+    }
+}
+
+fn no_tls(endpoint: &Endpoint) -> Error {
+    Error::new(ErrorKind::Configuration, "the server offers no TLS")
+        .with_detail(format!("The server is {endpoint}."))
+        .with_hint("Switch it on at the server (ssl = on), or say sslmode=prefer or disable in the address.")
+}
+
+fn startup_message(options: &ConnectOptions, purpose: Purpose) -> Result<BytesMut> {
+    let mut bytes = BytesMut::new();
+    let mut parameters = vec![
+        ("user", options.user.as_str()),
+        ("database", options.database.as_str()),
+        ("client_encoding", "UTF8"),
+        ("application_name", options.application_name.as_str()),
+        ("options", options.options.as_str()),
+    ];
+    if purpose == Purpose::Replication {
+        parameters.push(("replication", "database"));
+    }
+    frontend::startup_message(parameters, &mut bytes).map_err(|error| {
+        Error::new(ErrorKind::Configuration, "a name holds a zero byte")
+            .with_hint("Correct user, dbname, application_name or options in the address.")
+            .with_source(error)
+    })?;
+    Ok(bytes)
 }
 
 async fn await_ready(wire: &mut Wire) -> Result<()> {
@@ -179,6 +132,7 @@ async fn await_ready(wire: &mut Wire) -> Result<()> {
             message::BACKEND_KEY_DATA => {
                 let (process_id, _) = body.split_first_chunk::<4>().ok_or_else(|| malformed("BackendKeyData"))?;
                 wire.process_id = i32::from_be_bytes(*process_id);
+                wire.key = body;
             }
             message::READY_FOR_QUERY => return Ok(()),
             message::ERROR_RESPONSE => return Err(wire.refusal(Phase::Connect, &body)),
@@ -187,22 +141,13 @@ async fn await_ready(wire: &mut Wire) -> Result<()> {
     }
 }
 
-fn password(options: &ConnectOptions) -> Result<&[u8]> {
-    options.password().ok_or_else(|| {
-        Error::new(ErrorKind::Authentication, "the server wants a password and none is given")
-            .with_hint("Put it into PGPASSWORD, or into the address.")
-    })
-}
-
-fn no_channel_binding() -> Error {
-    Error::new(ErrorKind::Authentication, "channel binding is required and cannot be had")
-        .with_hint("It needs TLS and scram-sha-256 in pg_hba.conf; or say channel_binding=prefer in the address.")
-}
-
-fn distrusted(error: std::io::Error) -> Error {
-    Error::new(ErrorKind::Authentication, "the server failed its part of SCRAM authentication").with_source(error)
-}
-
-fn unsendable(error: std::io::Error) -> Error {
-    Error::new(ErrorKind::Configuration, "the password cannot be sent").with_source(error)
+fn check_pins(wire: &Wire) -> Result<()> {
+    for (name, wanted) in REPORTED_PINS {
+        if wire.parameters.get(name).is_some_and(|value| !value.starts_with(wanted)) {
+            return Err(Error::new(ErrorKind::Configuration, "the session is not as we pinned it")
+                .with_detail(format!("The server {} has another {name} than {wanted}, although our start-up message names it.", wire.endpoint))
+                .with_hint("Give the address of PostgreSQL itself: a pooler that ignores start-up parameters changes what values look like."));
+        }
+    }
+    Ok(())
 }

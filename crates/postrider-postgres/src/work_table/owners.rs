@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Client;
 
 use super::layout::{micros, unreadable};
-use crate::client::{Connection, Parameters};
+use crate::client::{Connection, Parameters, connect_client};
 use crate::errors::{Phase, map_client_error};
-use crate::options::{ConnectOptions, connect_client};
+use crate::options::ConnectOptions;
 
 /// The pause before another try to connect, doubled up to the second.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -112,10 +112,9 @@ async fn lock_again(options: &ConnectOptions, owner: OwnerId) -> Held {
     let (mut pause, pause_max) = RETRY_PAUSE;
     loop {
         // Only connecting is cut short. Waiting at the server for the lock leaves no moment in which nobody holds it.
-        let taken = match timeout(CONNECT_MAX, connect(options)).await {
-            Ok(Ok(connected)) => lock_on(connected, owner).await,
-            Ok(Err(error)) => Err(error),
-            Err(_elapsed) => Err(Error::new(ErrorKind::Disconnected, "the server did not let us in in time")),
+        let taken = match connect_soon(options).await {
+            Ok(connected) => lock_on(connected, owner).await,
+            Err(error) => Err(error),
         };
         match taken {
             Ok(held) => return held,
@@ -123,6 +122,15 @@ async fn lock_again(options: &ConnectOptions, owner: OwnerId) -> Held {
         }
         sleep(pause).await;
         pause = (pause * 2).min(pause_max);
+    }
+}
+
+/// A password command may take longer than a server that is well.
+async fn connect_soon(options: &ConnectOptions) -> Result<Held> {
+    let options = options.clone().with_password_at_hand().await?;
+    match timeout(CONNECT_MAX, connect(&options)).await {
+        Ok(outcome) => outcome,
+        Err(_elapsed) => Err(Error::new(ErrorKind::Disconnected, "the server did not let us in in time")),
     }
 }
 

@@ -182,7 +182,7 @@ listen = "localhost"
 "#,
         expect![[r#"
             2:7: `ack` is an unknown word, "sink" (did you mean `sinks`?)
-            4:7: `source.url` is no address of a server: the connection string is not valid (write postgres://user@host:port/database?sslmode=…, or key=value pairs with values of spaces in single quotes)
+            4:7: `source.url` is no address of a server: its scheme is neither postgres nor postgresql (write postgres://user@host:5432/database)
             5:1: unknown key `publicaton` in `source` (did you mean `publication`?)
             6:8: `source.slot` is no name of a replication slot (lower-case letters, digits and underscores, at most 63)
             7:1: `journal.dir` is missing
@@ -216,6 +216,36 @@ fn syntax_errors_are_reported_alone() {
         3:10: not TOML: unexpected key or value, expected newline, `#`"#]],
     );
     check("ack = \"sinks\"\nack = \"journal\"\n", expect!["2:1: not TOML: duplicate key"]);
+}
+
+#[test]
+fn a_password_command_is_a_program_with_its_arguments() {
+    let with = |source: &str| SMALLEST.replace("url = \"postgres://postrider@db/quoting\"", source);
+    let command = "url = \"postgres://u@h/d\"\npassword_command = [\"aws\", \"rds\", \"hush\"]";
+    let options = format!("{:?}", read(&with(command)).unwrap().source.options);
+    assert!(options.contains("aws") && !options.contains("hush"), "{options}");
+    check(
+        &with("url = \"postgres://u@h/d\"\npassword_command = []"),
+        expect![[
+            r#"4:20: `source.password_command` is of no use: the password command has no program (write the program and each of its arguments: ["program", "argument"])"#
+        ]],
+    );
+    check(
+        &with("url = \"postgres://u:hush@h/d\"\npassword_command = [\"aws\"]"),
+        expect![
+            "4:20: `source.password_command` is of no use: the address holds a password, and there is a password command (take one of them away)"
+        ],
+    );
+    check(
+        &with("url = \"postgres://u@h/d\"\npassword_command = \"aws\""),
+        expect!["4:20: `source.password_command` is a text, expected a list in brackets"],
+    );
+    check(
+        &with("url = \"postgres://u@h/d?sslmod=require\""),
+        expect![
+            "3:7: `source.url` is no address of a server: `sslmod` is no connection parameter (did you mean `sslmode`?)"
+        ],
+    );
 }
 
 #[test]

@@ -58,10 +58,14 @@ typed_table! {
 typed_table! {
     /// The PostgreSQL server whose log is read.
     Source {
-        /// Connection URL: `"postgres://user@host:5432/database"`. `"env:NAME"` takes it from the environment variable
-        /// NAME, which keeps a password out of the file. Without a URL, PGHOST, PGPORT, PGUSER, PGPASSWORD,
-        /// PGDATABASE and their like hold, as for psql.
+        /// Connection URL or `key=value` pairs, as libpq has them: `"postgres://user@host:5432/database"`. `"env:NAME"` takes
+        /// it from the environment variable NAME, which keeps a password out of the file. What it leaves out comes from
+        /// PGHOST, PGUSER, PGPASSWORD, a password file and their like, as for psql: connections.md beside this page has every
+        /// parameter.
         url: Secret,
+        /// A program and its arguments, `["aws", "rds", "generate-db-auth-token", …]`: run for each new connection, and the one line
+        /// that it prints within 30 s is the password. For the short-lived tokens of managed servers. No shell is involved.
+        password_command: Vec<At<Secret>>,
         /// Name of the replication slot: lower-case letters, digits and underscores.
         /// Default: `"postrider"`.
         slot: String,

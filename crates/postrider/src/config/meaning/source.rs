@@ -30,6 +30,10 @@ impl Reader<'_> {
         let slot = self.slot(source.slot);
         let publication = self.publication(source.publication);
         let options = self.connect_options(source.url, place);
+        let options = match source.password_command {
+            Some(command) => options.and_then(|options| self.with_password_command(options, command)),
+            None => options,
+        };
         Some(Source { options: options?, slot: slot?, publication: publication? })
     }
 
@@ -45,6 +49,22 @@ impl Reader<'_> {
                 let message = format!("`source.url` is no address of a server: {}", reason(&error));
                 let hint = error.hint().unwrap_or("Write postgres://user@host:5432/database.");
                 self.problems.report_with_hint(url.place, message, clause(hint));
+                None
+            }
+        }
+    }
+
+    fn with_password_command(
+        &mut self,
+        options: ConnectOptions,
+        command: At<Vec<At<Secret>>>,
+    ) -> Option<ConnectOptions> {
+        let words = command.value.iter().map(|word| word.value.reveal().to_owned()).collect();
+        match options.with_password_command(words) {
+            Ok(options) => Some(options),
+            Err(error) => {
+                let message = format!("`source.password_command` is of no use: {}", reason(&error));
+                self.problems.report_with_hint(command.place, message, clause(error.hint().unwrap_or_default()));
                 None
             }
         }
