@@ -7,7 +7,7 @@
 //! The writer and the followers share the files and the news that the end has moved. Everything that waits for the disk
 //! happens on one thread of the journal's own. The formats are written down in `segment.rs`, `frame.rs` and `positions.rs`.
 //!
-//! Files: `NNNN.segment` (and `NNNN.segment.new` until everything before it is on the disk), `positions`, and `lock`,
+//! Files: `NNNN.segment` (and `NNNN.segment.new` until everything before it is on the disk), `positions`, `moves.jsonl`, and `lock`,
 //! which the process that has the journal open holds.
 
 mod append;
@@ -18,6 +18,7 @@ mod follow;
 mod frame;
 mod frames;
 mod log;
+mod moving;
 mod open;
 mod order;
 mod positions;
@@ -38,6 +39,7 @@ mod reader_tests;
 mod tests;
 
 pub use disk::{Disk, DiskFile, DiskLock, SyncPoint};
+pub use moving::Moving;
 pub use open::{Opened, Settings, open, open_on};
 pub use reader::{Reader, Reading, SegmentSummary};
 pub use verify::{Examiner, Fault, FaultKind, Verified, verify, verify_on};

@@ -3,6 +3,7 @@
 mod check;
 mod explain;
 mod journal;
+mod replay;
 mod run;
 mod setup;
 mod status;
@@ -35,6 +36,7 @@ enum Verb {
     Status(status::Status),
     Journal(journal::Journal),
     Tail(tail::Tail),
+    Replay(replay::Replay),
     Explain(explain::Explain),
 }
 
@@ -75,6 +77,7 @@ impl Verb {
             Verb::Status(verb) => verb.obey(),
             Verb::Journal(verb) => verb.obey(),
             Verb::Tail(verb) => verb.obey(),
+            Verb::Replay(verb) => verb.obey(),
             Verb::Explain(verb) => verb.obey(),
         }
     }
@@ -87,6 +90,7 @@ impl Verb {
             Verb::Setup(verb) => verb.json,
             Verb::Status(verb) => verb.json,
             Verb::Journal(verb) => verb.is_json(),
+            Verb::Replay(verb) => verb.json,
             Verb::Explain(verb) => verb.json,
         }
     }

@@ -15,6 +15,7 @@ pub(crate) use meaning::work::Work;
 pub(crate) use problem::Problem;
 pub(crate) use quantity::Span;
 pub(crate) use reference::reference;
+pub(crate) use table::suggest;
 
 use postrider_core::error::{Error, ErrorKind};
 use problem::Problems;

@@ -9,8 +9,9 @@ mod show;
 mod walk;
 
 pub(crate) use filter::FilterArguments;
-pub(crate) use place::Place;
+pub(crate) use place::{Limit, Place};
 pub(crate) use show::Style;
+pub(crate) use walk::{Range, Seen, Visit, Wish, walk};
 
 use crate::config::{self, Configuration};
 use crate::{output, wiring};
@@ -21,7 +22,6 @@ use postrider_engine::World;
 use postrider_journal::Reader;
 use show::Show;
 use std::path::PathBuf;
-use walk::{Range, walk};
 
 /// The configuration file where neither it nor a directory is named.
 const DEFAULT_FILE: &str = "postrider.toml";

@@ -3,6 +3,7 @@
 use crate::config::{Configuration, HttpTarget, Sink, Target, Work};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{self, SourceIdentity};
+use postrider_core::position::Position;
 use postrider_core::route::Routing;
 use postrider_core::work::OwnerId;
 use postrider_delivery::{Endpoint, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink};
@@ -63,6 +64,15 @@ pub(crate) async fn work(configuration: &Configuration, work: &Work, owner: Owne
 /// The consumers of events.
 pub(crate) fn sinks(configuration: &Configuration) -> Result<Vec<SinkPart>> {
     configuration.sinks.iter().map(sink).collect()
+}
+
+/// Where a sink says itself that it is; `None` for one that keeps no position, or has nothing yet. Makes nothing: a file that
+/// is not there stays so.
+pub(crate) async fn kept_position(sink: &Sink) -> Result<Option<Position>> {
+    match &sink.target {
+        Target::Ndjson(Some(path)) if path.exists() => ports::Sink::position(&mut NdjsonSink::open(path)?).await,
+        Target::Ndjson(_) | Target::Http(_) => Ok(None),
+    }
 }
 
 /// Every endpoint that requests will go to, with the part that it belongs to.

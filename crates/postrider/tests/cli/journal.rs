@@ -282,3 +282,70 @@ fn what_is_wrong_with_a_journal_or_with_what_was_typed_is_one_sentence_with_the_
     assert!(offset <= middle as u64, "{report}");
     assert_eq!(report["faults"][0]["kind"], "damaged");
 }
+
+fn events_in(file: &Path) -> usize {
+    fs::read_to_string(file).unwrap_or_default().lines().count()
+}
+
+#[test]
+fn replay_sends_again_what_a_sink_had_and_passes_over_what_it_shall_not_get() {
+    let mut written = Written::new();
+    let events = written.dir.path().join("events.ndjson");
+    wait_until("the event is written", || events_in(&events) == 1);
+    let file = written.file().to_owned();
+    let replay = |more: &[&str]| end_of(&[&["replay", "-c", &file], more].concat());
+
+    // While it runs, it can be counted and not moved.
+    check_refused(&replay(&["events", "--from", "beginning"]), 5, &["PR016: the process runs", "Stop it", "--dry-run"]);
+    wait_until("the position is saved", || {
+        let counted = replay(&["events", "--from", "beginning", "--dry-run", "--json"]);
+        let plan: Value = serde_json::from_str(&counted.stdout).unwrap();
+        (counted.code, &plan["direction"], &plan["events"], &plan["done"])
+            == (Some(0), &json!("back"), &json!(1), &json!(false))
+    });
+    written.stop();
+
+    // The file is the sink's own memory: it must go first.
+    check_refused(
+        &replay(&["events", "--from", "beginning"]),
+        7,
+        &["PR018: the sink keeps its position", "Move the file away"],
+    );
+    fs::rename(&events, written.dir.path().join("old.ndjson")).unwrap();
+    let back = replay(&["events", "--from", "beginning"]);
+    assert_eq!((back.code, back.stderr.as_str()), (Some(0), ""));
+    assert!(back.stdout.contains("it is sent again 1 event, committed from "), "{}", back.stdout);
+    let mut run = Running::start(&written.file);
+    wait_until("it is written again", || events_in(&events) == 1);
+    run.signal("TERM");
+    assert_eq!(run.wait(), Some(0));
+    let ids = |name: &str| {
+        let text = fs::read_to_string(written.dir.path().join(name)).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()["id"].clone()
+    };
+    assert_eq!(ids("events.ndjson"), ids("old.ndjson"), "the same event under the same id");
+
+    // Back again, and then forward over the event.
+    fs::remove_file(&events).unwrap();
+    assert_eq!(replay(&["events", "--from", "beginning"]).code, Some(0));
+    check_refused(
+        &replay(&["events", "--from", "end"]),
+        2,
+        &["PR001: the sink has not come so far yet", "never be sent 1 event", "--skip"],
+    );
+    let forward = replay(&["events", "--from", "end", "--skip"]);
+    assert!(forward.stdout.contains("It is never sent 1 event"), "{}", forward.stdout);
+    let record = fs::read_to_string(written.journal().join("moves.jsonl")).unwrap();
+    let moves: Vec<Value> = record.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let directions: Vec<&Value> = moves.iter().map(|line| &line["moved"]["direction"]).collect();
+    assert_eq!(directions, ["back", "back", "forward"]);
+    assert!(replay(&["events", "--from", "end"]).stdout.contains("nothing was changed"));
+
+    check_refused(
+        &replay(&["event", "--from", "end"]),
+        2,
+        &["PR001: there is no sink of this name", "did you mean `events`?"],
+    );
+    check_refused(&replay(&["work", "--from", "end"]), 2, &["PR001: there is no sink of this name", "raise the row's"]);
+    check_refused(&replay(&["events", "--from", "FFFF/0"]), 2, &["PR001: the position lies past the end"]);
+}
