@@ -63,6 +63,11 @@ impl Endpoint {
         })
     }
 
+    /// `http://host:port`: where it is, without what may be secret.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
     /// Adds a header to each request, an `Authorization` for instance.
     ///
     /// # Errors

@@ -23,5 +23,5 @@ pub use limits::Limits;
 pub use run::{Parts, SinkPart, WorkPart, run};
 pub use settings::{Ack, Periods, Settings, WorkSettings};
 pub use shutdown::Shutdown;
-pub use telemetry::{ConsumerStatus, Status, Telemetry};
+pub use telemetry::{ConsumerStatus, StageHarm, StageTrouble, Status, Telemetry};
 pub use world::{SystemWorld, World};

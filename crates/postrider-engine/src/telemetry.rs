@@ -1,6 +1,7 @@
 //! Counters and gauges of the engine, and the picture of itself that `status` shows.
 
 use postrider_core::position::{Lsn, Position};
+use postrider_core::stage::StageClass;
 use postrider_core::time::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -92,6 +93,36 @@ pub struct Status {
     /// The executor has read the open rows and follows the log. True where there is no work table.
     pub work_ready: bool,
     pub consumers: BTreeMap<String, ConsumerStatus>,
+    /// The stages whose last call came to no good end.
+    pub stages: BTreeMap<String, StageTrouble>,
+}
+
+/// Why calls of a stage come to no good end; gone with the next one that does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageTrouble {
+    pub class: StageClass,
+    pub harm: StageHarm,
+    /// What came of the first of them.
+    pub reason: String,
+    /// When that was, on this machine's clock.
+    pub since: Timestamp,
+    /// How many there have been since, of all rows.
+    pub calls: u64,
+}
+
+/// What it costs the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StageHarm {
+    /// They wait, and nothing was sent.
+    Waiting,
+    /// They wait as the receiver asked, and use deferrals.
+    Deferring,
+    /// They are asked again, and use attempts.
+    Retrying,
+    /// A person must decide.
+    Parking,
+    /// A person must find out what was done.
+    Unknown,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

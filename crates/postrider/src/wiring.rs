@@ -10,6 +10,7 @@ use postrider_delivery::{Endpoint, HttpEventSettings, HttpEventSink, HttpSetting
 use postrider_engine::{Limits, Periods, Settings, SinkPart, SystemWorld, WorkPart, WorkSettings};
 use postrider_journal::Opened;
 use postrider_postgres::{PgPrimary, PgWorkTable, ReplicationSource, SourceObjects, WorkTableSettings};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The server's log.
@@ -84,6 +85,12 @@ pub(crate) fn endpoints(configuration: &Configuration) -> Vec<(String, Endpoint)
         Target::Ndjson(_) => None,
     });
     stages.chain(sinks).collect()
+}
+
+/// Where each stage's endpoint is: scheme, host and port.
+pub(crate) fn stage_origins(configuration: &Configuration) -> BTreeMap<String, String> {
+    let stages = configuration.work.iter().flat_map(|work| &work.endpoints);
+    stages.map(|(stage, endpoint)| (stage.to_string(), endpoint.origin().to_owned())).collect()
 }
 
 /// What the engine is told.

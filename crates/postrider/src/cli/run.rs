@@ -37,7 +37,8 @@ async fn run(configuration: Configuration) -> Result<()> {
 
     // First of all the console, so that whoever watches can see what the rest is waiting for.
     let listener = console::listen(configuration.listen).await?;
-    let console = Console::new(telemetry.clone(), world.clone(), settings.limits.heartbeat_overdue);
+    let console = Console::new(telemetry.clone(), world.clone(), settings.limits.heartbeat_overdue)
+        .with_endpoints(wiring::stage_origins(&configuration));
     let console = tokio::spawn(console::serve(listener, Arc::new(console)));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %owner, listen = %configuration.listen, "postrider starts");
 

@@ -12,8 +12,12 @@ use hyper::header::HOST;
 use hyper_util::rt::TokioIo;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{Primary, SlotHealth};
+use postrider_core::position::Position;
+use postrider_journal::Reader;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -53,8 +57,8 @@ impl Status {
         if report.ready { exit::OK } else { exit::NOT_READY }
     }
 
-    /// Nobody answers: what the server says about the slot is what can be known. How far each consumer is stands in the
-    /// journal, which only a process that has it open may read.
+    /// Nobody answers: what can be known is what the server says about the slot, and what the journal's files say about the
+    /// consumers.
     fn without_process(&self, configuration: &Configuration, why: &Error) -> Result<u8> {
         output::talk(&format!(
             "postrider: no process answers on {}: {}",
@@ -62,16 +66,20 @@ impl Status {
             output::describe(why).replace('\n', " ")
         ));
         let slot = block_on(async { wiring::primary(configuration).slot().await });
-        match &slot {
-            Ok(health) if self.json => output::json(&json!({ "running": false, "slot": slot_json(health) })),
-            Ok(health) => output::data(&slot_text(&configuration.source.slot, health)),
-            Err(error) => {
-                if self.json {
-                    output::json(&json!({ "running": false, "slot": null, "error": output::error_json(error) }));
-                }
-                output::error(error);
-            }
+        // Without a journal nobody has a position.
+        let positions =
+            Reader::open(&configuration.journal.dir).and_then(|reader| reader.positions()).unwrap_or_default();
+        let named = |(name, position): (&Arc<str>, &Position)| (name.to_string(), position.to_string());
+        let positions: BTreeMap<String, String> = positions.iter().map(named).collect();
+        if self.json {
+            let error = slot.as_ref().err().map(output::error_json);
+            let slot = slot.as_ref().ok().map(slot_json);
+            output::json(&json!({ "running": false, "slot": slot, "error": error, "positions": positions }));
+        } else {
+            slot.iter().for_each(|health| output::data(&slot_text(&configuration.source.slot, health)));
+            positions.iter().for_each(|(name, position)| output::data(&format!("{name}: saved at {position}")));
         }
+        slot.as_ref().err().into_iter().for_each(output::error);
         Ok(exit::NOT_READY)
     }
 }

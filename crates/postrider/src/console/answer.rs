@@ -9,6 +9,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use postrider_engine::{Telemetry, World};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +25,21 @@ pub(crate) struct Console {
     world: Arc<dyn World>,
     registry: Registry,
     heartbeat_overdue: Duration,
+    /// The origin of each stage's endpoint.
+    endpoints: BTreeMap<String, String>,
 }
 
 impl Console {
     pub(crate) fn new(telemetry: Arc<Telemetry>, world: Arc<dyn World>, heartbeat_overdue: Duration) -> Console {
         let mut registry = Registry::with_prefix("postrider");
         telemetry.register(&mut registry);
-        Console { telemetry, world, registry, heartbeat_overdue }
+        Console { telemetry, world, registry, heartbeat_overdue, endpoints: BTreeMap::new() }
+    }
+
+    /// Says of each stage where its endpoint is.
+    #[must_use]
+    pub(crate) fn with_endpoints(self, endpoints: BTreeMap<String, String>) -> Console {
+        Console { endpoints, ..self }
     }
 
     /// Answers a request; its body is not read.
@@ -67,7 +76,7 @@ impl Console {
     }
 
     fn status(&self) -> Response<Full<Bytes>> {
-        match serde_json::to_string(&Report::new(&self.telemetry, self.obstacles())) {
+        match serde_json::to_string(&Report::new(&self.telemetry, self.obstacles(), &self.endpoints)) {
             Ok(text) => respond(StatusCode::OK, JSON, text + "\n"),
             Err(_) => respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "The status cannot be written.\n".into()),
         }

@@ -1,11 +1,16 @@
 //! What `/status` says and `postrider status` prints.
 
+use crate::explain;
+use postrider_core::stage::StageClass;
 use postrider_core::time::Timestamp;
 use postrider_delivery::rfc3339;
-use postrider_engine::Telemetry;
+use postrider_engine::{StageHarm, Telemetry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+
+/// The name of the stage executor among the consumers.
+const EXECUTOR: &str = "work";
 
 /// The picture of a running process. Log positions are texts as PostgreSQL prints them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +32,8 @@ pub(crate) struct Report {
     pub(crate) guard_active: bool,
     pub(crate) work: WorkReport,
     pub(crate) consumers: BTreeMap<String, ConsumerReport>,
+    /// The stages in trouble.
+    pub(crate) stages: BTreeMap<String, StageReport>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,26 +45,58 @@ pub(crate) struct WorkReport {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConsumerReport {
-    pub(crate) required: bool,
+    /// `stages`, `required` or `optional`.
+    pub(crate) role: String,
     pub(crate) position: Option<String>,
     pub(crate) settled_lsn: String,
     /// Bytes of log between what is settled and what is received.
     pub(crate) behind_bytes: u64,
     pub(crate) trouble: Option<String>,
+    /// What that costs, and what to type.
+    pub(crate) cure: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StageReport {
+    pub(crate) class: String,
+    /// Scheme, host and port; the path may be secret.
+    pub(crate) endpoint: String,
+    /// Calls without a good end since the last one with one.
+    pub(crate) calls: u64,
+    /// When the first of them ended.
+    pub(crate) since: String,
+    /// What came of it.
+    pub(crate) first: String,
+    /// What that costs, and what to type.
+    pub(crate) cure: String,
 }
 
 impl Report {
-    /// The picture that `telemetry` has now.
-    pub(crate) fn new(telemetry: &Telemetry, obstacles: Vec<String>) -> Report {
+    /// The picture that `telemetry` has now. `endpoints` has the origin of each stage's.
+    pub(crate) fn new(telemetry: &Telemetry, obstacles: Vec<String>, endpoints: &BTreeMap<String, String>) -> Report {
         let status = telemetry.status();
         let received = status.received;
         let consumers = status.consumers.into_iter().map(|(name, consumer)| {
+            let role = role(&name, consumer.required);
             let report = ConsumerReport {
-                required: consumer.required,
+                role: role.to_owned(),
+                cure: consumer.trouble.as_deref().map(|trouble| consumer_cure(role, trouble)),
                 position: consumer.position.map(|position| position.to_string()),
                 settled_lsn: consumer.settled.to_string(),
                 behind_bytes: received.0.saturating_sub(consumer.settled.0),
                 trouble: consumer.trouble,
+            };
+            (name, report)
+        });
+        let stages = status.stages.into_iter().map(|(name, trouble)| {
+            let endpoint = endpoints.get(&name).cloned().unwrap_or_default();
+            let report = StageReport {
+                class: class(trouble.class).to_owned(),
+                cure: stage_cure(trouble.harm, &endpoint),
+                endpoint,
+                calls: trouble.calls,
+                since: rfc3339(trouble.since),
+                first: trouble.reason,
             };
             (name, report)
         });
@@ -80,6 +119,7 @@ impl Report {
                 calls_in_flight: telemetry.calls_in_flight.get(),
             },
             consumers: consumers.collect(),
+            stages: stages.collect(),
         }
     }
 }
@@ -103,18 +143,75 @@ impl fmt::Display for Report {
             if self.guard_active { ", guard active" } else { "" }
         )?;
         writeln!(f, "work:       {} open rows, {} calls in flight", self.work.open_rows, self.work.calls_in_flight)?;
+        for (name, stage) in &self.stages {
+            let StageReport { class, endpoint, calls, since, first, cure } = stage;
+            writeln!(f, "stage {name} ({class}, {endpoint}): {calls} calls since {since} came to no good end")?;
+            writeln!(f, "            first: {first}")?;
+            writeln!(f, "            {cure}")?;
+        }
         for (name, consumer) in &self.consumers {
-            let required = if consumer.required { "required" } else { "optional" };
-            writeln!(
-                f,
-                "{name}: settled {}, {} bytes behind, {required}",
-                consumer.settled_lsn, consumer.behind_bytes
-            )?;
-            if let Some(trouble) = &consumer.trouble {
-                writeln!(f, "            {trouble}")?;
+            let ConsumerReport { role, settled_lsn, behind_bytes, .. } = consumer;
+            writeln!(f, "{name}: settled {settled_lsn}, {behind_bytes} bytes behind, {role}")?;
+            for sentence in consumer.trouble.iter().chain(&consumer.cure) {
+                writeln!(f, "            {sentence}")?;
             }
         }
         Ok(())
+    }
+}
+
+/// What a consumer is to the slot and the journal. The stages' rows are the truth, so nobody waits for their place in the log.
+fn role(name: &str, required: bool) -> &'static str {
+    match (name, required) {
+        (EXECUTOR, _) => "stages",
+        (_, true) => "required",
+        (_, false) => "optional",
+    }
+}
+
+fn class(class: StageClass) -> &'static str {
+    match class {
+        StageClass::Natural => "natural",
+        StageClass::Keyed => "keyed",
+    }
+}
+
+fn stage_cure(harm: StageHarm, endpoint: &str) -> String {
+    match harm {
+        StageHarm::Waiting => format!(
+            "Its rows wait and use no attempt. Start the service at {endpoint}, or correct the stage's `url`; `postrider check` tries it."
+        ),
+        StageHarm::Deferring => {
+            "Its rows wait as the receiver asked, and each time uses one of their `deferrals`. Relieve the receiver, or lower the \
+             stage's `concurrency`."
+                .to_owned()
+        }
+        StageHarm::Retrying => {
+            "Its rows are asked again under the same key and use their `attempts`; a row without any left waits for a person. Look \
+             into the receiver's log."
+                .to_owned()
+        }
+        StageHarm::Parking => {
+            "Each such row is NON_RESUMABLE until a person decides. Mend what its `last_error` says, raise its fence and make it \
+             PENDING."
+                .to_owned()
+        }
+        StageHarm::Unknown => {
+            "Each such row is UNKNOWN: nobody knows what was done for it. Find out at the receiver, raise the row's fence, and \
+             make it PENDING or close it."
+                .to_owned()
+        }
+    }
+}
+
+fn consumer_cure(role: &str, trouble: &str) -> String {
+    let cost = match role {
+        "optional" => "Nothing is lost as long as the journal holds what it lacks; no other consumer waits.",
+        _ => "Nothing is lost: what it lacks is kept for it; no other consumer waits.",
+    };
+    match trouble.split(' ').next().filter(|code| explain::kind_of(code).is_some()) {
+        Some(code) => format!("{cost} `postrider explain {code}` says what to type."),
+        None => cost.to_owned(),
     }
 }
 
@@ -123,6 +220,7 @@ mod tests {
     use super::*;
     use expect_test::expect;
     use postrider_core::position::{Generation, Lsn, Position};
+    use postrider_engine::StageTrouble;
 
     #[test]
     fn a_report_reads_back_what_it_prints_as_json_and_is_readable_as_text() {
@@ -139,8 +237,20 @@ mod tests {
             consumer.settled = Lsn(0x1_0000_0000);
             consumer.trouble = Some("PR017 the endpoint is down".to_owned());
         });
+        telemetry.update_consumer("work", |consumer| consumer.settled = Lsn(0x1_0000_0100));
+        telemetry.update(|status| {
+            let trouble = StageTrouble {
+                class: StageClass::Keyed,
+                harm: StageHarm::Waiting,
+                reason: "NOT_SENT: connection refused".to_owned(),
+                since: Timestamp(0),
+                calls: 3,
+            };
+            status.stages.insert("PRICING".to_owned(), trouble);
+        });
         telemetry.open_rows.set(3);
-        let mut report = Report::new(&telemetry, vec!["No heartbeat.".to_owned()]);
+        let endpoints = BTreeMap::from([("PRICING".to_owned(), "http://quoting:80".to_owned())]);
+        let mut report = Report::new(&telemetry, vec!["No heartbeat.".to_owned()], &endpoints);
         report.process_id = 1;
         report.version = "0.0.0".to_owned();
         let json = serde_json::to_string(&report).expect("a report is JSON");
@@ -155,8 +265,13 @@ mod tests {
             heartbeat:  1970-01-01T00:00:00.000000Z
             slot keeps: 0 bytes
             work:       3 open rows, 0 calls in flight
+            stage PRICING (keyed, http://quoting:80): 3 calls since 1970-01-01T00:00:00.000000Z came to no good end
+                        first: NOT_SENT: connection refused
+                        Its rows wait and use no attempt. Start the service at http://quoting:80, or correct the stage's `url`; `postrider check` tries it.
             events: settled 1/0, 256 bytes behind, required
                         PR017 the endpoint is down
+                        Nothing is lost: what it lacks is kept for it; no other consumer waits. `postrider explain PR017` says what to type.
+            work: settled 1/100, 0 bytes behind, stages
         "#]]
         .assert_eq(&report.to_string());
     }

@@ -1,6 +1,6 @@
 //! The real binary on a real server: set up, run, and what is said when something is not as it must be.
 
-use crate::{Running, end_of, free_port, get};
+use crate::{Running, SILENT_PORT, end_of, free_port, get};
 use postrider_postgres::{ConnectOptions, connect_client};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -143,4 +143,38 @@ fn a_commit_becomes_a_stage_call_and_an_event_and_the_end_is_orderly() {
     let slotless = end_of(&["run", "-c", file_name]);
     assert_eq!(slotless.code, Some(4), "{}", slotless.stderr);
     assert!(slotless.stderr.contains("postrider: error PR004: the replication slot does not exist\n"));
+}
+
+#[test]
+fn status_says_which_stage_is_in_trouble_why_and_what_to_type() {
+    let cluster = Cluster::builder(&find(None).unwrap()).start().unwrap();
+    let url = cluster.url();
+    let dir = tempfile::tempdir().unwrap();
+    let file = configuration(dir.path(), &url, SILENT_PORT, free_port());
+    let file_name = file.to_str().unwrap();
+    assert_eq!(end_of(&["setup", "-c", file_name]).code, Some(0));
+    let mut run = Running::start(&file);
+    query(
+        &url,
+        &["INSERT INTO public.pending_work (group_id, quote_id, stage, payload) VALUES ('g', 'q', 'PRICING', '{}')"],
+    );
+    let trouble = format!("stage PRICING (keyed, http://127.0.0.1:{SILENT_PORT}): ");
+    let mut text = String::new();
+    wait_until("the trouble is shown", || {
+        text = end_of(&["status", "-c", file_name]).stdout;
+        text.contains(&trouble)
+    });
+    assert!(text.contains("first: NOT_SENT: connection refused\n"), "{text}");
+    assert!(text.contains("Its rows wait and use no attempt. Start the service at http://127.0.0.1:1,"), "{text}");
+    wait_until("the consumers are shown", || {
+        let report: serde_json::Value =
+            serde_json::from_str(&end_of(&["status", "--json", "-c", file_name]).stdout).unwrap();
+        let roles =
+            [&report["process"]["consumers"]["work"]["role"], &report["process"]["consumers"]["events"]["role"]];
+        roles == ["stages", "required"]
+    });
+    run.signal("TERM");
+    assert_eq!(run.wait(), Some(0));
+    let stopped = end_of(&["status", "-c", file_name]).stdout;
+    assert!(stopped.contains("events: saved at 1:") && stopped.contains("work: saved at 1:"), "{stopped}");
 }
