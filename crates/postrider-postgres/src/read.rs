@@ -1,7 +1,7 @@
 //! What: reads the replication stream: whole runs of `CopyData` messages, as they came, without a copy.
 //! Where: *read*, the first step of the walk; its counterpart is *confirm*.
 //! Takes and gives: the reading half of the socket; a `FrameBatch` of all that has arrived.
-//! Never: looks into a frame beyond a keep-alive's last byte, or waits while something is there.
+//! Never: looks into a frame but for a keep-alive and the time of a commit, or takes longer than a nap of 12 ms for what is there.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,14 +13,16 @@ use postrider_core::frame::FrameBatch;
 use postrider_core::ports::{BoxFuture, LogReader};
 use postrider_core::position::Lsn;
 use tokio::io::{AsyncReadExt as _, ReadHalf};
-use tokio::time::timeout;
+use tokio::time::{sleep_until, timeout};
 
 use crate::confirm::Feedback;
 use crate::errors::{Phase, ServerMessage, map_io_error, map_server_message, protocol_violation};
 use crate::wire::socket::{LowWaterMark, Socket};
 use crate::wire::{log_notice, malformed, message, unexpected};
-use low_water::LowWater;
+use lateness::Lateness;
+use low_water::{LowWater, WINDOW_BYTES, Wait};
 
+mod lateness;
 mod low_water;
 
 /// The least room that a read finds.
@@ -46,6 +48,7 @@ pub(crate) struct Incoming {
     received: BytesMut,
     endpoint: String,
     low_water: LowWater,
+    lateness: Lateness,
     mark: Option<LowWaterMark>,
     /// The buffer was made larger than what is kept.
     oversized: bool,
@@ -80,7 +83,8 @@ impl StreamReader {
     /// Lets *confirm* read the rest, which is how it learns that the server has ended the session.
     fn give_back(&mut self) {
         if let Some(mut incoming) = self.incoming.take() {
-            incoming.lower_mark();
+            let lowered = incoming.low_water.lower(Instant::now());
+            incoming.set_mark(lowered);
             self.feedback.take_back(incoming);
         }
     }
@@ -112,7 +116,9 @@ impl Incoming {
         endpoint: String,
         mark: Option<LowWaterMark>,
     ) -> Incoming {
-        Incoming { half, received, endpoint, low_water: LowWater::default(), mark, oversized: false }
+        let naps = mark.is_some_and(|mark| mark.is_local() && mark.bound_window(WINDOW_BYTES).is_ok());
+        let low_water = LowWater::new(naps);
+        Incoming { half, received, endpoint, low_water, lateness: Lateness::default(), mark, oversized: false }
     }
 
     /// Reads and forgets until the server has closed the connection.
@@ -128,7 +134,7 @@ impl Incoming {
 
     async fn read_batch(&mut self, feedback: &Feedback) -> Result<FrameBatch> {
         loop {
-            match scan(&self.received, feedback)? {
+            match scan(&self.received, feedback, &mut self.lateness)? {
                 Front::Frames(len) => return Ok(FrameBatch::new(self.split(len))),
                 Front::Other => self.handle_other()?,
                 Front::Part { missing } => self.fill(missing).await?,
@@ -176,16 +182,21 @@ impl Incoming {
     /// Waits for more bytes. Cancelling loses nothing: what is read is in the buffer.
     async fn fill(&mut self, missing: usize) -> Result<()> {
         self.make_room(missing);
-        let read = self.half.read_buf(&mut self.received);
-        let outcome = match self.low_water.patience() {
-            None => read.await,
-            Some(patience) => match timeout(patience, read).await {
+        self.low_water.note_behind(self.lateness.behind());
+        let outcome = match self.low_water.wait(Instant::now()) {
+            Wait::Forever => self.half.read_buf(&mut self.received).await,
+            Wait::AtMost(patience) => match timeout(patience, self.half.read_buf(&mut self.received)).await {
                 Ok(outcome) => outcome,
                 Err(_elapsed) => {
-                    self.lower_mark();
+                    let change = self.low_water.note_silence(Instant::now());
+                    self.set_mark(change);
                     return Ok(());
                 }
             },
+            Wait::Nap(until) => {
+                sleep_until(until.into()).await;
+                return Ok(());
+            }
         };
         let count =
             outcome.map_err(|error| map_io_error("the connection to the server is lost", &self.endpoint, error))?;
@@ -194,12 +205,9 @@ impl Incoming {
                 .with_detail(format!("The server is {}.", self.endpoint))
                 .with_hint("The server's log says why, if it was not a crash or the network."));
         }
-        if let Some(mark) = self.mark
-            && let Some(bytes) = self.low_water.note_read(Instant::now(), count)
-            && mark.set(bytes).is_err()
-        {
-            self.mark = None;
-            self.low_water.note_silence(Instant::now());
+        if self.mark.is_some() {
+            let change = self.low_water.note_read(Instant::now(), count);
+            self.set_mark(change);
         }
         Ok(())
     }
@@ -215,19 +223,19 @@ impl Incoming {
         self.oversized |= self.received.capacity() > KEPT_BYTES_MAX;
     }
 
-    /// Wakes for each byte again; the kernel reports what is queued already.
-    fn lower_mark(&mut self) {
-        if let Some(bytes) = self.low_water.note_silence(Instant::now())
-            && let Some(mark) = self.mark
-            && mark.set(bytes).is_err()
-        {
+    /// Sets the mark where it changes; lowered, the kernel reports what is queued already. Without marks the stream is read
+    /// promptly.
+    fn set_mark(&mut self, change: Option<i32>) {
+        let (Some(bytes), Some(mark)) = (change, self.mark) else { return };
+        if mark.set(bytes).is_err() {
             self.mark = None;
+            self.low_water.lower(Instant::now());
         }
     }
 }
 
 /// Finds out what stands at the front, and tells *confirm* of each keep-alive in it.
-fn scan(received: &[u8], feedback: &Feedback) -> Result<Front> {
+fn scan(received: &[u8], feedback: &Feedback, lateness: &mut Lateness) -> Result<Front> {
     let mut end = 0;
     let mut rest = received;
     let missing = loop {
@@ -238,6 +246,8 @@ fn scan(received: &[u8], feedback: &Feedback) -> Result<Front> {
         }
         if len == message::HEADER_BYTES + KEEPALIVE_BODY_BYTES {
             note_keepalive(whole, feedback)?;
+        } else {
+            lateness.note(whole);
         }
         end = received.len().saturating_sub(after.len());
         rest = after;
@@ -371,9 +381,10 @@ mod tests {
     #[test]
     fn only_a_keepalive_that_wants_an_answer_is_passed_on() {
         let feedback = Feedback::new(Lsn::ZERO);
-        scan(&keepalive(7, 0), &feedback).unwrap();
+        scan(&keepalive(7, 0), &feedback, &mut Lateness::default()).unwrap();
         assert_eq!(feedback.take_ask(), None);
-        scan(&[copy_data(b"w"), keepalive(7, 1), copy_data(b"w")].concat(), &feedback).unwrap();
+        scan(&[copy_data(b"w"), keepalive(7, 1), copy_data(b"w")].concat(), &feedback, &mut Lateness::default())
+            .unwrap();
         assert_eq!(feedback.take_ask(), Some(Lsn(7)));
         assert_eq!(feedback.take_ask(), None);
     }

@@ -1,7 +1,6 @@
 //! TLS to PostgreSQL by rustls: what `sslmode` asks for, and the channel binding of SCRAM.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -77,10 +76,10 @@ impl<S> Encrypted<S> {
     }
 }
 
-impl<S: AsRawFd> Encrypted<S> {
+impl<S> Encrypted<S> {
     /// The socket below.
-    pub(crate) fn descriptor(&self) -> RawFd {
-        self.0.get_ref().0.as_raw_fd()
+    pub(crate) fn socket(&self) -> &S {
+        self.0.get_ref().0
     }
 }
 

@@ -1,11 +1,17 @@
-//! When to raise the socket's low-water mark, and when to lower it.
+//! When to raise the socket's low-water mark, when to lower it, and when to let the server go on alone for a while.
 //!
 //! The server sends each message of a transaction by itself. A reader that is woken for each costs the server more than
-//! twice the processor time of the messages themselves; one that is woken for 32 KiB costs it nothing. Raised while the
+//! twice the processor time of the messages themselves; one that is woken for 32 KiB costs it less. Raised while the
 //! stream is quiet, the mark would hold messages back.
 //!
 //! A mark that was not reached in time does not yet mean silence: a server that shares its processors may need longer to fill
 //! it. So it is lowered, which brings what is queued, and raised again at once if that was much.
+//!
+//! What the mark does not save is the way of each message through the network's layers, which is half of the server's work.
+//! That ends while the receiving window is full: the messages then pile up in the server's send buffer and leave it as segments
+//! of 64 KiB. So from a server on this machine, whose stream is behind by more than its messages can be late, the reader takes
+//! what is there and then naps. The window is kept small enough ([`WINDOW_BYTES`]) to be full for most of a nap, the nap short
+//! enough that the send buffer (4 MiB) never is.
 
 use std::time::{Duration, Instant};
 
@@ -21,52 +27,143 @@ const LOWERED_BYTES: i32 = 1;
 /// So much queued when the mark is lowered means that the stream is busy all the same.
 const BUSY_BYTES: usize = 16 * 1024;
 
+/// The receive buffer of a connection to a server on this machine, as set; the kernel doubles it, and half of it is the window.
+pub(crate) const WINDOW_BYTES: i32 = 64 * 1024;
+/// Nothing is late by a nap of some milliseconds that is late by this much already.
+const BEHIND: Duration = Duration::from_millis(100);
+/// At 4 ms the window is not full for long, at 16 the send buffer sometimes is.
+const NAP: Duration = Duration::from_millis(12);
+/// A read that brings less has taken the last of what had piled up.
+const LAST_READ_BYTES: usize = 32 * 1024;
+/// A nap that brings less has saved nothing.
+const WORTHWHILE_BYTES: usize = 64 * 1024;
+
 /// Counts reads; time comes as an argument.
 #[derive(Debug, Default)]
 pub(super) struct LowWater {
-    raised: bool,
+    /// The server is on this machine and the window bounded, so that naps pay.
+    naps: bool,
+    pace: Pace,
     reads: u32,
     window_began: Option<Instant>,
     /// The mark was lowered at this time, and nothing has come since.
     lowered_at: Option<Instant>,
+    /// How far the stream is behind the commits it tells of.
+    behind: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Pace {
+    /// Woken for each byte.
+    #[default]
+    Prompt,
+    /// Woken for [`RAISED_BYTES`].
+    Raised,
+    /// Reading what has piled up, so much so far.
+    Taking { bytes: usize },
+    /// Not reading before this.
+    Napping { until: Instant },
+}
+
+/// How to wait for the next bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    Forever,
+    /// Then the silence must be noted.
+    AtMost(Duration),
+    /// Until then nothing is read; then ask again.
+    Nap(Instant),
 }
 
 impl LowWater {
+    pub(super) fn new(naps: bool) -> LowWater {
+        LowWater { naps, ..LowWater::default() }
+    }
+
+    /// The server sent a commit at so long after it.
+    pub(super) fn note_behind(&mut self, behind: Duration) {
+        self.behind = behind;
+    }
+
     /// Counts a read that brought bytes. Returns the mark to set, if it changes.
     pub(super) fn note_read(&mut self, now: Instant, bytes: usize) -> Option<i32> {
-        if self.raised {
-            return None;
+        match self.pace {
+            Pace::Prompt => {
+                if !self.is_busy(now, bytes) {
+                    return None;
+                }
+                self.pace = Pace::Raised;
+                Some(RAISED_BYTES)
+            }
+            Pace::Raised => {
+                if !self.naps || self.behind < BEHIND {
+                    return None;
+                }
+                self.pace = Pace::Napping { until: now + NAP };
+                Some(WINDOW_BYTES)
+            }
+            Pace::Taking { bytes: before } => {
+                let taken = before.saturating_add(bytes);
+                self.pace = if bytes >= LAST_READ_BYTES || taken < WORTHWHILE_BYTES {
+                    Pace::Taking { bytes: taken }
+                } else if self.behind >= BEHIND {
+                    Pace::Napping { until: now + NAP }
+                } else {
+                    Pace::Raised
+                };
+                (self.pace == Pace::Raised).then_some(RAISED_BYTES)
+            }
+            // A nap that was not slept to its end.
+            Pace::Napping { .. } => None,
         }
+    }
+
+    /// Nothing came for as long as it was waited. Returns the mark to set, if it changes.
+    pub(super) fn note_silence(&mut self, now: Instant) -> Option<i32> {
+        match self.pace {
+            Pace::Taking { bytes } if bytes >= WORTHWHILE_BYTES && self.behind >= BEHIND => {
+                self.pace = Pace::Napping { until: now + NAP };
+                None
+            }
+            _ => self.lower(now),
+        }
+    }
+
+    /// Wakes for each byte from now on, because nothing came or nobody reads any more. Returns the mark to set, if it changes.
+    pub(super) fn lower(&mut self, now: Instant) -> Option<i32> {
+        let was_low = self.pace == Pace::Prompt;
+        let lowered_at = (!was_low).then_some(now);
+        *self = LowWater { naps: self.naps, behind: self.behind, lowered_at, ..LowWater::default() };
+        (!was_low).then_some(LOWERED_BYTES)
+    }
+
+    /// How to wait for bytes now.
+    pub(super) fn wait(&mut self, now: Instant) -> Wait {
+        match self.pace {
+            Pace::Prompt => Wait::Forever,
+            Pace::Raised | Pace::Taking { .. } => Wait::AtMost(PATIENCE),
+            Pace::Napping { until } if until <= now => {
+                self.pace = Pace::Taking { bytes: 0 };
+                Wait::AtMost(PATIENCE)
+            }
+            Pace::Napping { until } => Wait::Nap(until),
+        }
+    }
+
+    fn is_busy(&mut self, now: Instant, bytes: usize) -> bool {
         let lowered_just_now =
             self.lowered_at.take().is_some_and(|at| now.saturating_duration_since(at) <= BUSY_WINDOW);
         if lowered_just_now && bytes >= BUSY_BYTES {
-            self.raised = true;
-            return Some(RAISED_BYTES);
+            return true;
         }
         let began = *self.window_began.get_or_insert(now);
         if now.saturating_duration_since(began) > BUSY_WINDOW {
             self.window_began = Some(now);
             self.reads = 1;
-            return None;
+            return false;
         }
         self.reads = self.reads.saturating_add(1);
-        if self.reads < BUSY_READS {
-            return None;
-        }
-        self.raised = true;
-        Some(RAISED_BYTES)
-    }
-
-    /// Nothing came for as long as `patience`, or nobody reads any more. Returns the mark to set, if it changes.
-    pub(super) fn note_silence(&mut self, now: Instant) -> Option<i32> {
-        let was_raised = self.raised;
-        *self = LowWater { lowered_at: was_raised.then_some(now), ..LowWater::default() };
-        was_raised.then_some(LOWERED_BYTES)
-    }
-
-    /// How long to wait for bytes before the mark must be lowered; `None` while it is low.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        self.raised.then_some(PATIENCE)
+        self.reads >= BUSY_READS
     }
 }
 
@@ -74,8 +171,19 @@ impl LowWater {
 mod tests {
     use super::*;
 
+    const LITTLE: usize = 100;
+
     fn reads(low_water: &mut LowWater, from: Instant, count: u32, gap: Duration) -> Vec<Option<i32>> {
-        (0..count).map(|turn| low_water.note_read(from + gap * turn, 100)).collect()
+        (0..count).map(|turn| low_water.note_read(from + gap * turn, LITTLE)).collect()
+    }
+
+    /// A stream that is busy at `at`, and so far behind.
+    fn busy(naps: bool, behind: Duration, at: Instant) -> LowWater {
+        let mut low_water = LowWater::new(naps);
+        low_water.note_behind(behind);
+        reads(&mut low_water, at, BUSY_READS, Duration::ZERO);
+        assert_eq!(low_water.wait(at), Wait::AtMost(PATIENCE));
+        low_water
     }
 
     #[test]
@@ -85,7 +193,7 @@ mod tests {
         let raised: Vec<_> =
             changes.iter().enumerate().filter_map(|(at, change)| change.map(|bytes| (at, bytes))).collect();
         assert_eq!(raised, [(31, RAISED_BYTES)]);
-        assert_eq!(low_water.patience(), Some(PATIENCE));
+        assert_eq!(low_water.wait(Instant::now()), Wait::AtMost(PATIENCE));
     }
 
     #[test]
@@ -93,18 +201,17 @@ mod tests {
         let mut low_water = LowWater::default();
         let changes = reads(&mut low_water, Instant::now(), 1000, Duration::from_micros(140));
         assert!(changes.iter().all(Option::is_none));
-        assert_eq!(low_water.patience(), None);
+        assert_eq!(low_water.wait(Instant::now()), Wait::Forever);
         assert_eq!(low_water.note_silence(Instant::now()), None);
     }
 
     #[test]
     fn silence_lowers_it_and_the_count_begins_anew() {
-        let mut low_water = LowWater::default();
         let start = Instant::now();
-        reads(&mut low_water, start, 32, Duration::ZERO);
-        assert_eq!(low_water.note_silence(start), Some(1));
+        let mut low_water = busy(false, Duration::ZERO, start);
+        assert_eq!(low_water.note_silence(start), Some(LOWERED_BYTES));
         assert_eq!(low_water.note_silence(start), None);
-        assert_eq!(low_water.patience(), None);
+        assert_eq!(low_water.wait(start), Wait::Forever);
         let changes = reads(&mut low_water, start, 32, Duration::ZERO);
         assert_eq!(changes.iter().flatten().count(), 1);
         assert_eq!(changes[31], Some(RAISED_BYTES));
@@ -118,8 +225,7 @@ mod tests {
             (BUSY_BYTES - 1, Duration::from_millis(4), None),
             (BUSY_BYTES, Duration::from_millis(5), None),
         ] {
-            let mut low_water = LowWater::default();
-            reads(&mut low_water, start, 32, Duration::ZERO);
+            let mut low_water = busy(false, Duration::ZERO, start);
             low_water.note_silence(start);
             assert_eq!(low_water.note_read(start + after, bytes), wanted, "{bytes} {after:?}");
             // Only the first read behind the silence says so.
@@ -127,5 +233,70 @@ mod tests {
                 assert_eq!(low_water.note_read(start + after, BUSY_BYTES), None, "{bytes} {after:?}");
             }
         }
+    }
+
+    #[test]
+    fn only_a_busy_stream_from_this_machine_that_is_late_anyway_is_napped_on() {
+        let start = Instant::now();
+        for (naps, behind, wanted) in [
+            (true, BEHIND, Wait::Nap(start + NAP)),
+            (true, BEHIND - Duration::from_micros(1), Wait::AtMost(PATIENCE)),
+            (false, BEHIND, Wait::AtMost(PATIENCE)),
+        ] {
+            let mut low_water = busy(naps, behind, start);
+            low_water.note_read(start, LITTLE);
+            assert_eq!(low_water.wait(start), wanted, "{naps} {behind:?}");
+        }
+        let mut quiet = LowWater::new(true);
+        quiet.note_behind(BEHIND);
+        quiet.note_read(start, LITTLE);
+        assert_eq!(quiet.wait(start), Wait::Forever);
+    }
+
+    #[test]
+    fn a_nap_that_brought_much_is_followed_by_another_once_all_is_taken() {
+        let start = Instant::now();
+        let mut low_water = busy(true, BEHIND, start);
+        assert_eq!(low_water.note_read(start, LITTLE), Some(WINDOW_BYTES));
+        let woken = start + NAP;
+        assert_eq!(low_water.wait(woken), Wait::AtMost(PATIENCE));
+        assert_eq!(low_water.note_read(woken, LAST_READ_BYTES), None);
+        assert_eq!(low_water.note_read(woken, LAST_READ_BYTES), None);
+        assert_eq!(low_water.wait(woken), Wait::AtMost(PATIENCE), "there may be more");
+        assert_eq!(low_water.note_read(woken, LAST_READ_BYTES - 1), None);
+        assert_eq!(low_water.wait(woken), Wait::Nap(woken + NAP), "that was the last of it");
+        // The last of it may also fill the read, so that only silence tells.
+        let woken = woken + NAP;
+        assert_eq!(low_water.wait(woken), Wait::AtMost(PATIENCE));
+        low_water.note_read(woken, WORTHWHILE_BYTES);
+        assert_eq!(low_water.note_silence(woken), None);
+        assert_eq!(low_water.wait(woken), Wait::Nap(woken + NAP));
+    }
+
+    #[test]
+    fn a_nap_that_brought_little_is_the_last_and_so_is_one_that_caught_up() {
+        let start = Instant::now();
+        let mut low_water = busy(true, BEHIND, start);
+        low_water.note_read(start, LITTLE);
+        assert_eq!(low_water.wait(start + NAP), Wait::AtMost(PATIENCE));
+        assert_eq!(low_water.note_silence(start + NAP), Some(LOWERED_BYTES));
+        assert_eq!(low_water.wait(start + NAP), Wait::Forever);
+
+        let mut low_water = busy(true, BEHIND, start);
+        low_water.note_read(start, LITTLE);
+        low_water.wait(start + NAP);
+        low_water.note_read(start + NAP, WORTHWHILE_BYTES);
+        low_water.note_behind(Duration::ZERO);
+        assert_eq!(low_water.note_read(start + NAP, LITTLE), Some(RAISED_BYTES));
+        assert_eq!(low_water.wait(start + NAP), Wait::AtMost(PATIENCE));
+    }
+
+    #[test]
+    fn whoever_leaves_in_the_middle_of_a_nap_leaves_the_mark_low() {
+        let start = Instant::now();
+        let mut low_water = busy(true, BEHIND, start);
+        low_water.note_read(start, LITTLE);
+        assert_eq!(low_water.lower(start), Some(LOWERED_BYTES));
+        assert_eq!(low_water.wait(start), Wait::Forever);
     }
 }

@@ -26,6 +26,7 @@ pub(crate) enum Socket {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LowWaterMark {
     descriptor: RawFd,
+    is_local: bool,
 }
 
 impl Socket {
@@ -64,11 +65,14 @@ impl Socket {
         if !cfg!(target_os = "linux") {
             return None;
         }
-        match self {
-            Socket::Tcp(stream) => Some(LowWaterMark { descriptor: stream.as_raw_fd() }),
-            Socket::Tls(stream) => Some(LowWaterMark { descriptor: stream.descriptor() }),
-            Socket::Unix(_) => None,
-        }
+        let stream = match self {
+            Socket::Tcp(stream) => stream,
+            Socket::Tls(stream) => stream.socket(),
+            Socket::Unix(_) => return None,
+        };
+        let ends = stream.local_addr().ok().zip(stream.peer_addr().ok());
+        let is_local = ends.is_some_and(|(ours, theirs)| ours.ip() == theirs.ip());
+        Some(LowWaterMark { descriptor: stream.as_raw_fd(), is_local })
     }
 
     /// The server certificate's hash that SCRAM may bind to.
@@ -81,6 +85,16 @@ impl Socket {
 }
 
 impl LowWaterMark {
+    /// Both ends of the connection are on this machine.
+    pub(crate) fn is_local(self) -> bool {
+        self.is_local
+    }
+
+    /// Keeps the receiving window at this size, for as long as the connection lasts.
+    pub(crate) fn bound_window(self, bytes: i32) -> io::Result<()> {
+        set_option(self.descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
+    }
+
     /// Wakes the reader only once so many bytes are queued. Lowering it reports what is queued already.
     pub(crate) fn set(self, bytes: i32) -> io::Result<()> {
         set_option(self.descriptor, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
