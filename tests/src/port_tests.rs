@@ -6,4 +6,5 @@ pub mod journal;
 pub mod log;
 pub mod sink;
 pub mod stage_caller;
+pub mod staging;
 pub mod work_table;

@@ -11,5 +11,6 @@ pub mod shared;
 pub mod signal;
 pub mod sink;
 pub mod stage_set;
+pub mod staging;
 pub mod time;
 pub mod work_table;

@@ -44,6 +44,9 @@ pub trait LogSource: Send + Sync + fmt::Debug {
     /// journal is empty, which starts at the slot's own position. Refuses a slot that somebody moved past
     /// `durable_end` (`SlotForeign`). Does not retry: the caller decides by [`crate::error::ErrorKind::reaction`].
     fn open(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>>;
+
+    /// As `open`, but every transaction comes whole and after its commit: none is streamed while it is in progress.
+    fn open_whole(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>>;
 }
 
 /// One connection's stream, and the way to say how far we are.
@@ -128,6 +131,68 @@ pub trait PositionStore: Send + Sync + fmt::Debug {
 
     /// Saves all at once, durably. A position lost in a crash costs repeats, nothing else.
     fn save<'a>(&'a self, positions: &'a [(Arc<str>, Position)]) -> BoxFuture<'a, Result<()>>;
+}
+
+// ---- transactions before their outcome -------------------------------------------------------------------------
+
+/// A prepared transaction, as the server announced it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepared {
+    /// Its top-level transaction id, which no other has until it is committed or rolled back.
+    pub xid: u32,
+    /// The name that the application gave it.
+    pub gid: String,
+    /// LSN of the prepare record.
+    pub prepare_lsn: Lsn,
+    /// First byte after the prepare record.
+    pub end_lsn: Lsn,
+}
+
+/// A transaction in the staging area, by its top-level transaction id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staged {
+    /// Still in progress.
+    Open(u32),
+    /// Prepared; also once its verdict has come.
+    Prepared(u32),
+}
+
+/// The staging area: what came of transactions before their outcome, on the local disk. Each is a sequence of blocks of
+/// [`crate::transaction::push_message`]; a *place* says where one begins, 0 for the first.
+///
+/// The calls write to the page cache and do not wait for the disk, but for `prepare` and `finish`. Errors are `Disk`, and
+/// `JournalCorrupt` for what reads back other than it was written.
+pub trait Staging: Send + fmt::Debug {
+    /// After the start, and after a lost connection: drops all that is still in progress, and takes back each verdict that ends
+    /// above `journal_end`, since it will come again.
+    fn restart(&mut self, journal_end: Lsn) -> Result<()>;
+
+    /// Adds a block to a transaction in progress, which begins with its first. Returns the place behind it.
+    fn append(&mut self, xid: u32, block: &[u8]) -> Result<u64>;
+
+    /// Removes the block at `place` and all after it from a transaction in progress.
+    fn cut(&mut self, xid: u32, place: u64) -> Result<()>;
+
+    /// Puts the block at `place` into `block` and returns the place behind it; `None` at the end.
+    fn read(&mut self, staged: Staged, place: u64, block: &mut Vec<u8>) -> Result<Option<u64>>;
+
+    /// Drops a transaction in progress, if it is there.
+    fn discard(&mut self, xid: u32) -> Result<()>;
+
+    /// Makes what is in progress under this id a prepared transaction, durably, in the place of one that is there already.
+    fn prepare(&mut self, prepared: &Prepared) -> Result<()>;
+
+    /// A prepared transaction that still waits for its verdict.
+    fn prepared(&self, xid: u32) -> Option<Prepared>;
+
+    /// The verdict has come, and its record ends at `end_lsn`; durable when this returns. The blocks can be read until the release.
+    fn finish(&mut self, xid: u32, end_lsn: Lsn) -> Result<()>;
+
+    /// Drops each prepared transaction whose verdict ends at or below `durable_end`. Says whether others with a verdict are left.
+    fn release(&mut self, durable_end: Lsn) -> Result<bool>;
+
+    /// The transactions in progress take as much room as they may.
+    fn is_full(&self) -> bool;
 }
 
 // ---- the primary, on ordinary connections --------------------------------------------------------------------

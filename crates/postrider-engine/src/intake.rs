@@ -1,7 +1,7 @@
 //! What: takes the replication stream in and keeps it.
 //! Where: *read*, *frame*, *assemble* and *append*: from the socket to the journal.
 //! Takes and gives: batches of frames; transactions in the journal, and the connection to confirm on.
-//! Never: waits for a consumer, a sink or the disk, or ends because a connection did.
+//! Never: waits for a consumer or a sink, or for the disk but with a prepared transaction, or ends because a connection did.
 
 use crate::clock::ServerClock;
 use crate::pause::Pause;
@@ -12,7 +12,7 @@ use crate::world::World;
 use postrider_core::assemble::Assembler;
 use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::frame::{Frame, FrameBatch, FrameError};
-use postrider_core::ports::{Confirmer, JournalWriter, LogSession, LogSource};
+use postrider_core::ports::{Confirmer, Journal, JournalWriter, LogSession, LogSource};
 use postrider_core::position::Lsn;
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::TransactionBatch;
@@ -32,6 +32,8 @@ const SLOT_RETRY_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Intake {
     pub(crate) source: Arc<dyn LogSource>,
     pub(crate) writer: Box<dyn JournalWriter>,
+    /// To know what of the journal is durable.
+    pub(crate) journal: Arc<dyn Journal>,
     pub(crate) confirmer: watch::Sender<Option<Arc<dyn Confirmer>>>,
     /// End of what is in the journal, for those who wait for it.
     pub(crate) received: watch::Sender<Lsn>,
@@ -52,11 +54,14 @@ impl Intake {
     /// Reads until `stop`, through every loss of the connection.
     pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
         let mut pause = Pause::new(&settings.limits);
+        self.assembler.restart()?;
         loop {
+            let whole = self.assembler.wants_whole();
+            let opened = if whole { self.source.open_whole(self.appended) } else { self.source.open(self.appended) };
             let session = tokio::select! {
                 biased;
                 () = stop.requested() => return Ok(()),
-                session = self.source.open(self.appended) => session,
+                session = opened => session,
             };
             let ended = match session {
                 Ok(session) => {
@@ -70,7 +75,7 @@ impl Intake {
             if error.kind().reaction() == Reaction::Halt {
                 return Err(error);
             }
-            self.assembler.restart();
+            self.assembler.restart()?;
             self.writer.discard_partial()?;
             if !pause.is_failing() {
                 tracing::warn!(
@@ -122,23 +127,31 @@ impl Intake {
                 () = stop.requested() => return Ok(()),
                 frames = reader.read() => frames?,
             };
-            self.assemble(&frames, &mut batch)?;
+            self.assemble(&frames, &mut batch, stop).await?;
+            if self.assembler.is_copying() {
+                // Asked to stop in the middle of it.
+                return Ok(());
+            }
             if !batch.is_empty() {
-                self.append(&batch)?;
-                batch.clear();
+                self.append(&mut batch)?;
                 pause.reset();
             }
             confirmer.received(self.assembler.received_end());
+            self.assembler.release(self.journal.durable())?;
         }
     }
 
-    fn assemble(&mut self, frames: &FrameBatch, batch: &mut TransactionBatch) -> Result<()> {
+    async fn assemble(&mut self, frames: &FrameBatch, batch: &mut TransactionBatch, stop: &Shutdown) -> Result<()> {
         let mut last_sent = None;
         for frame in frames.frames() {
             match frame.map_err(torn_frame)? {
                 Frame::XLogData { sent_at, payload, .. } => {
                     last_sent = Some(sent_at);
                     self.assembler.push(payload, batch)?;
+                    self.copy(batch, stop).await?;
+                    if self.assembler.is_copying() {
+                        return Ok(());
+                    }
                 }
                 Frame::KeepAlive { wal_end, sent_at, reply_requested } => {
                     last_sent = Some(sent_at);
@@ -154,6 +167,17 @@ impl Intake {
         Ok(())
     }
 
+    /// Brings a transaction that was held until its commit into the journal, a part at a time. Whoever stops us meanwhile leaves a
+    /// transaction without its end there, which the next start cuts.
+    async fn copy(&mut self, batch: &mut TransactionBatch, stop: &Shutdown) -> Result<()> {
+        while self.assembler.is_copying() && !stop.is_requested() {
+            self.assembler.copy(batch)?;
+            self.append(batch)?;
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
     /// Lets the slot move while our tables are idle; at once where the server asks, since it may be waiting to shut down.
     fn mark(&mut self, wal_end: Lsn, sent_at: Timestamp, asked: bool, batch: &mut TransactionBatch) {
         let now = self.world.now();
@@ -165,7 +189,7 @@ impl Intake {
         }
     }
 
-    fn append(&mut self, batch: &TransactionBatch) -> Result<()> {
+    fn append(&mut self, batch: &mut TransactionBatch) -> Result<()> {
         self.appended = self.writer.append(batch, self.assembler.schema())?;
         let transactions = batch.parts().filter(|part| part.head.last && part.head.xid != 0).count();
         self.telemetry.transactions_appended.inc_by(transactions as u64);
@@ -174,6 +198,7 @@ impl Intake {
         let received = self.appended;
         self.received.send_replace(received);
         self.telemetry.update(|status| status.received = received);
+        batch.clear();
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ use crate::world::World;
 use postrider_core::assemble::Assembler;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{
-    Confirmer, Journal, JournalWriter, LogSource, PositionStore, Primary, Sink, StageCaller, WorkTable,
+    Confirmer, Journal, JournalWriter, LogSource, PositionStore, Primary, Sink, StageCaller, Staging, WorkTable,
 };
 use postrider_core::route::Routing;
 use postrider_core::time::Timestamp;
@@ -30,6 +30,8 @@ use tokio::task::{JoinError, JoinSet};
 pub struct Parts {
     pub source: Arc<dyn LogSource>,
     pub writer: Box<dyn JournalWriter>,
+    /// Where transactions wait for their outcome.
+    pub staging: Box<dyn Staging>,
     pub journal: Arc<dyn Journal>,
     pub positions: Arc<dyn PositionStore>,
     pub primary: Arc<dyn Primary>,
@@ -105,7 +107,7 @@ type LastWord = watch::Receiver<Option<Arc<dyn Confirmer>>>;
 
 fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<Result<()>>; 3]) -> LastWord {
     let [acting, confirming, reading] = sets;
-    let Parts { source, writer, journal, positions, primary, routing, work, sinks, world, telemetry } = parts;
+    let Parts { source, writer, staging, journal, positions, primary, routing, work, sinks, world, telemetry } = parts;
     let ledger = Ledger::default();
     let guard = Arc::new(AtomicBool::new(false));
     let asked = Arc::new(AtomicBool::new(false));
@@ -133,10 +135,11 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
     let intake = Intake {
         source,
         writer,
+        journal: journal.clone(),
         confirmer,
         received,
         asked,
-        assembler: Assembler::new(appended),
+        assembler: Assembler::with_staging(appended, staging),
         clock: clock.clone(),
         world: world.clone(),
         telemetry: telemetry.clone(),

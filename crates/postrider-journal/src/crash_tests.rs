@@ -229,7 +229,9 @@ fn nothing_durable_is_lost_whenever_the_power_goes() {
 
 #[test]
 fn no_fsync_can_be_left_out() {
-    for point in SyncPoint::ALL {
+    // Those of the staging area have a test of their own.
+    let staged = [SyncPoint::StagedData, SyncPoint::StagedName, SyncPoint::VerdictName];
+    for point in SyncPoint::ALL.into_iter().filter(|point| !staged.contains(point)) {
         // The same seed with the sync loses nothing, so it is the sync that is missed.
         let found = (0..5_000).find(|seed| run(*seed, Some(point)).is_err() && run(*seed, None).is_ok());
         assert!(found.is_some(), "nothing is lost without the sync of {point:?}");

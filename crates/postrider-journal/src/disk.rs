@@ -86,11 +86,17 @@ pub enum SyncPoint {
     PositionsData,
     /// The name of the new positions file.
     PositionsName,
+    /// A prepared transaction in the staging area, before it gets its name.
+    StagedData,
+    /// The name of a prepared transaction.
+    StagedName,
+    /// The name that says that the verdict on a prepared transaction has come.
+    VerdictName,
 }
 
 impl SyncPoint {
     /// Every place there is.
-    pub const ALL: [SyncPoint; 10] = [
+    pub const ALL: [SyncPoint; 13] = [
         SyncPoint::Parent,
         SyncPoint::OpenedData,
         SyncPoint::OpenedNames,
@@ -101,5 +107,8 @@ impl SyncPoint {
         SyncPoint::SegmentRemoved,
         SyncPoint::PositionsData,
         SyncPoint::PositionsName,
+        SyncPoint::StagedData,
+        SyncPoint::StagedName,
+        SyncPoint::VerdictName,
     ];
 }

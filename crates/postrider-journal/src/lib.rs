@@ -8,7 +8,8 @@
 //! happens on one thread of the journal's own. The formats are written down in `segment.rs`, `frame.rs` and `positions.rs`.
 //!
 //! Files: `NNNN.segment` (and `NNNN.segment.new` until everything before it is on the disk), `positions`, `moves.jsonl`, and `lock`,
-//! which the process that has the journal open holds.
+//! which the process that has the journal open holds. Beside them the folder `staging` has the transactions whose outcome is not known
+//! yet ([`open_staging`]).
 
 mod append;
 mod bytes_in;
@@ -27,6 +28,7 @@ mod recover;
 mod retention;
 mod schema;
 mod segment;
+mod staging;
 mod sync;
 pub mod testing;
 mod verify;
@@ -42,4 +44,5 @@ pub use disk::{Disk, DiskFile, DiskLock, SyncPoint};
 pub use moving::Moving;
 pub use open::{Opened, Settings, open, open_on};
 pub use reader::{Reader, Reading, SegmentSummary};
+pub use staging::{open_staging, open_staging_on};
 pub use verify::{Examiner, Fault, FaultKind, Verified, verify, verify_on};

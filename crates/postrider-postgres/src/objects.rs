@@ -9,6 +9,8 @@ use crate::quote::quote_table;
 pub struct SourceObjects {
     pub publication: String,
     pub slot: String,
+    /// The slot is to send prepared transactions before their verdict, for good.
+    pub two_phase: bool,
     pub routing: Routing,
 }
 

@@ -1,10 +1,9 @@
 //! What: turns a connection into the logical replication stream of a slot.
 //! Where: between *open* and *read*.
 //! Takes and gives: a `Wire`, a slot, a publication and an LSN; the session's reader and its confirmer.
-//! Never: asks for an option that changes the slot for good, as `two_phase` does.
+//! Never: asks for `two_phase`, which changes the slot for good, unless the user wants it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use postrider_core::error::Result;
 use postrider_core::ports::LogSession;
@@ -14,8 +13,11 @@ use crate::confirm::{Feedback, StreamConfirmer};
 use crate::errors::Phase;
 use crate::quote::quote_identifier;
 use crate::read::{Incoming, StreamReader};
+use crate::source::preflight::Cleared;
 use crate::wire::Wire;
+use plugin::PluginOptions;
 
+pub(crate) mod plugin;
 pub(crate) mod slot;
 
 /// Starts the stream after `durable_end`; the server moves that up to the slot's own position by itself.
@@ -24,9 +26,11 @@ pub(crate) async fn start_stream(
     slot: &str,
     publication: &str,
     durable_end: Lsn,
-    wal_sender_timeout: Duration,
+    (cleared, plugin): (Cleared, PluginOptions),
 ) -> Result<LogSession> {
-    wire.start_copy(Phase::StartReplication, &start_command(slot, publication, durable_end)).await?;
+    let options = plugin.list(publication);
+    wire.start_copy(Phase::StartReplication, &start_command(slot, durable_end, &options)).await?;
+    tracing::info!(server_version = cleared.server_version, options, "asked for the stream");
     let Wire { socket, received, endpoint, .. } = wire;
     let mark = socket.low_water_mark();
     let (reading, writing) = tokio::io::split(socket);
@@ -34,17 +38,12 @@ pub(crate) async fn start_stream(
     let incoming = Incoming::new(reading, received, endpoint, mark);
     Ok(LogSession {
         reader: Box::new(StreamReader::new(incoming, Arc::clone(&feedback))),
-        confirmer: Arc::new(StreamConfirmer::spawn(writing, feedback, wal_sender_timeout)),
+        confirmer: Arc::new(StreamConfirmer::spawn(writing, feedback, cleared.wal_sender_timeout)),
     })
 }
 
-/// The publication's name is an identifier within a list within a literal.
-fn start_command(slot: &str, publication: &str, from: Lsn) -> String {
-    let publications = quote_identifier(publication).replace('\'', "''");
-    format!(
-        "START_REPLICATION SLOT {} LOGICAL {from} (proto_version '1', publication_names '{publications}', messages 'true')",
-        quote_identifier(slot),
-    )
+fn start_command(slot: &str, from: Lsn, options: &str) -> String {
+    format!("START_REPLICATION SLOT {} LOGICAL {from} ({options})", quote_identifier(slot))
 }
 
 #[cfg(test)]
@@ -52,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_quoted_once_for_each_layer() {
+    fn the_position_is_where_our_journal_ends() {
         assert_eq!(
-            start_command("s", "it's a \"p\"", Lsn(0x1_0000_00AB)),
-            r#"START_REPLICATION SLOT "s" LOGICAL 1/AB (proto_version '1', publication_names '"it''s a ""p"""', messages 'true')"#,
+            start_command("s", Lsn(0x1_0000_00AB), "proto_version '1'"),
+            r#"START_REPLICATION SLOT "s" LOGICAL 1/AB (proto_version '1')"#,
         );
     }
 }

@@ -209,11 +209,18 @@ fn grant(objects: &SourceObjects, role: &str) -> Step {
 }
 
 fn create_slot(objects: &SourceObjects) -> Step {
+    let prepared = if objects.two_phase {
+        " Prepared transactions come before their verdict, which stays with the slot for good."
+    } else {
+        ""
+    };
+    let marks = if objects.two_phase { ", false, true" } else { "" };
     Step {
         object: StepObject::Slot,
-        purpose: "Creates the slot, after the publication. It waits for every transaction that is running now."
-            .to_owned(),
-        sql: format!("SELECT pg_create_logical_replication_slot({}, 'pgoutput');", quote_literal(&objects.slot)),
+        purpose: format!(
+            "Creates the slot, after the publication. It waits for every transaction that is running now.{prepared}"
+        ),
+        sql: format!("SELECT pg_create_logical_replication_slot({}, 'pgoutput'{marks});", quote_literal(&objects.slot)),
     }
 }
 

@@ -11,6 +11,7 @@ use postrider_core::position::Lsn;
 
 use crate::identity::identify;
 use crate::options::ConnectOptions;
+use crate::replication::plugin::{PluginOptions, Wishes};
 use crate::replication::start_stream;
 use crate::wire::Wire;
 
@@ -22,14 +23,31 @@ pub struct ReplicationSource {
     options: ConnectOptions,
     slot: String,
     publication: String,
+    wishes: Wishes,
     /// Who the server was when it was first asked: an address may come to lead to another one later.
     first: Arc<OnceLock<SourceIdentity>>,
 }
 
 impl ReplicationSource {
-    /// Nothing is asked of the server yet.
+    /// Every transaction comes whole, after its commit. Nothing is asked of the server yet.
     pub fn new(options: ConnectOptions, slot: impl Into<String>, publication: impl Into<String>) -> ReplicationSource {
-        ReplicationSource { options, slot: slot.into(), publication: publication.into(), first: Arc::default() }
+        let (slot, publication) = (slot.into(), publication.into());
+        ReplicationSource { options, slot, publication, wishes: Wishes::default(), first: Arc::default() }
+    }
+
+    /// Large transactions come while they are in progress, so that the server need not keep them on its disk.
+    #[must_use]
+    pub fn streaming(mut self, streaming: bool) -> ReplicationSource {
+        self.wishes.streaming = streaming;
+        self
+    }
+
+    /// Prepared transactions come before their verdict (version 15 and later). This marks the slot for good; they come from a
+    /// slot that is marked already, whether it is asked for or not.
+    #[must_use]
+    pub fn two_phase(mut self, two_phase: bool) -> ReplicationSource {
+        self.wishes.two_phase = two_phase;
+        self
     }
 
     /// Checks all that `open` checks, and opens nothing. `durable_end` as there.
@@ -38,7 +56,8 @@ impl ReplicationSource {
     /// As `open`, but for a slot in use.
     pub async fn check(&self, durable_end: Lsn) -> Result<()> {
         let mut wire = Wire::connect(&self.options).await?;
-        preflight::check(&mut wire, &self.slot, &self.publication, durable_end).await?;
+        let cleared = preflight::check(&mut wire, &self.slot, &self.publication, durable_end).await?;
+        PluginOptions::choose(cleared.server_version, self.wishes, cleared.two_phase)?;
         wire.close().await;
         Ok(())
     }
@@ -51,12 +70,13 @@ impl ReplicationSource {
         Ok(identity)
     }
 
-    async fn open_session(&self, durable_end: Lsn) -> Result<LogSession> {
+    async fn open_session(&self, durable_end: Lsn, wishes: Wishes) -> Result<LogSession> {
         let mut wire = Wire::connect(&self.options).await?;
         let identity = identify(&mut wire, &self.slot).await?;
         check_identity(self.first.get_or_init(|| identity.clone()), &identity)?;
         let cleared = preflight::check(&mut wire, &self.slot, &self.publication, durable_end).await?;
-        let started = start_stream(wire, &self.slot, &self.publication, durable_end, cleared.wal_sender_timeout).await;
+        let plugin = PluginOptions::choose(cleared.server_version, wishes, cleared.two_phase)?;
+        let started = start_stream(wire, &self.slot, &self.publication, durable_end, (cleared, plugin)).await;
         match started {
             Err(error) if error.kind() == ErrorKind::SlotInUse => Err(self.name_holder(error).await),
             outcome => outcome,
@@ -84,7 +104,11 @@ impl LogSource for ReplicationSource {
     }
 
     fn open(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>> {
-        Box::pin(self.open_session(durable_end))
+        Box::pin(self.open_session(durable_end, self.wishes))
+    }
+
+    fn open_whole(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>> {
+        Box::pin(self.open_session(durable_end, Wishes { streaming: false, ..self.wishes }))
     }
 }
 

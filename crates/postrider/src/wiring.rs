@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub(crate) fn source(configuration: &Configuration) -> ReplicationSource {
     let source = &configuration.source;
     ReplicationSource::new(source.options.clone(), source.slot.as_str(), source.publication.as_str())
+        .streaming(source.streaming)
+        .two_phase(source.two_phase)
 }
 
 /// The questions that the server is asked in passing.
@@ -30,6 +32,12 @@ pub(crate) fn journal(configuration: &Configuration, identity: &SourceIdentity) 
     let settings =
         postrider_journal::Settings { segment_bytes: journal.segment_bytes, retain_bytes: journal.retention_bytes };
     postrider_journal::open(&journal.dir, identity, &settings)
+}
+
+/// Where transactions wait for their outcome, beside the open journal.
+pub(crate) fn staging(configuration: &Configuration) -> Result<Box<dyn ports::Staging>> {
+    let journal = &configuration.journal;
+    postrider_journal::open_staging(&journal.dir, journal.staging_bytes)
 }
 
 /// Which tables and messages are ours.
@@ -46,6 +54,7 @@ pub(crate) fn objects(configuration: &Configuration) -> SourceObjects {
     SourceObjects {
         publication: configuration.source.publication.clone(),
         slot: configuration.source.slot.clone(),
+        two_phase: configuration.source.two_phase,
         routing: routing(configuration),
     }
 }

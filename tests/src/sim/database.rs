@@ -40,15 +40,26 @@ struct Slot {
     hidden: Option<(u64, Option<Stored>)>,
 }
 
-/// One committed transaction in the log.
+/// One record that ends a transaction, or its first phase, in the log.
 #[derive(Debug)]
 pub struct Logged {
+    pub kind: LoggedKind,
+    /// Where the record begins.
     pub commit_lsn: Lsn,
     pub end_lsn: Lsn,
     pub xid: u32,
     pub at: Timestamp,
     /// Messages; a change with the table that must be described before.
     pub messages: Vec<(Option<u32>, Vec<u8>)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoggedKind {
+    Commit,
+    Prepare,
+    /// The messages stand with the prepare record.
+    CommitPrepared,
+    RollbackPrepared,
 }
 
 /// A replication slot.
@@ -77,6 +88,7 @@ pub struct State {
     pub restarts: u64,
     owners_say_nothing_until: u64,
     pub events: Vec<(Arc<str>, Lsn)>,
+    prepared: BTreeSet<u64>,
 }
 
 /// A change to be committed.
@@ -92,6 +104,8 @@ pub enum Change {
 #[derive(Debug)]
 pub struct Database {
     pub sim: Arc<Sim>,
+    /// Slots send prepared transactions before their verdict.
+    pub two_phase: bool,
     state: Mutex<State>,
     /// Rises with every commit and restart.
     pub grew: Signal,
@@ -116,9 +130,13 @@ impl Database {
             restarts: 0,
             owners_say_nothing_until: 0,
             events: Vec::new(),
+            prepared: BTreeSet::new(),
         };
+        // A row that is to be missing from the log would come with its prepare record.
+        let two_phase = sim.one_in(2) && !sim.has(Bug::RowForgotten);
         Arc::new(Database {
             sim: sim.clone(),
+            two_phase,
             state: Mutex::new(state),
             grew: Signal::default(),
             revealed: Signal::default(),
@@ -184,7 +202,25 @@ impl Database {
     }
 
     pub fn roll_back(&self, xid: u64) {
-        self.state().running.remove(&xid);
+        let mut state = self.state();
+        state.running.remove(&xid);
+        if state.prepared.remove(&xid) {
+            self.sim.count(Fault::PreparedRolledBack);
+            self.end(&mut state, LoggedKind::RollbackPrepared, xid, Vec::new());
+            drop(state);
+            self.grew.raise();
+        }
+    }
+
+    /// Writes the first phase of a transaction to the log; it still runs.
+    pub fn prepare(&self, xid: u64, changes: &[Change]) {
+        let mut state = self.state();
+        let lsn = state.log_end;
+        let messages = changes.iter().map(|change| encoded(change, lsn)).collect();
+        self.end(&mut state, LoggedKind::Prepare, xid, messages);
+        state.prepared.insert(xid);
+        drop(state);
+        self.grew.raise();
     }
 
     /// Writes the commit to the log, and lets others see it a little later.
@@ -336,9 +372,8 @@ impl Database {
     }
 
     fn log(&self, state: &mut State, xid: u64, changes: &[Change]) {
-        let at = self.sim.server_now();
-        // Two commits can touch: the end of one is then the LSN of the next one's commit record.
-        let commit_lsn = Lsn(state.log_end.0 + if self.sim.one_in(2) { 0 } else { 8 * self.sim.below(64) });
+        let kind = if state.prepared.remove(&xid) { LoggedKind::CommitPrepared } else { LoggedKind::Commit };
+        let commit_lsn = self.next_lsn(state);
         let mut messages = Vec::with_capacity(changes.len());
         let mut ordinal = 0;
         for change in changes {
@@ -359,10 +394,33 @@ impl Database {
             }
             messages.push(encoded(change, commit_lsn));
         }
-        let end_lsn = Lsn(commit_lsn.0 + 48);
+        if kind == LoggedKind::CommitPrepared {
+            messages.clear();
+        }
+        self.end_at(state, (kind, commit_lsn), xid, messages);
+    }
+
+    /// Two records can touch: the end of one is then the LSN of the next one.
+    fn next_lsn(&self, state: &State) -> Lsn {
+        Lsn(state.log_end.0 + if self.sim.one_in(2) { 0 } else { 8 * self.sim.below(64) })
+    }
+
+    fn end(&self, state: &mut State, kind: LoggedKind, xid: u64, messages: Vec<(Option<u32>, Vec<u8>)>) {
+        let lsn = self.next_lsn(state);
+        self.end_at(state, (kind, lsn), xid, messages);
+    }
+
+    fn end_at(
+        &self,
+        state: &mut State,
+        (kind, commit_lsn): (LoggedKind, Lsn),
+        xid: u64,
+        messages: Vec<(Option<u32>, Vec<u8>)>,
+    ) {
+        let (at, end_lsn) = (self.sim.server_now(), Lsn(commit_lsn.0 + 48));
         state.log_end = end_lsn;
         let xid = u32::try_from(xid & 0xFFFF_FFFF).unwrap();
-        state.log.push(Logged { commit_lsn, end_lsn, xid, at, messages });
+        state.log.push(Logged { kind, commit_lsn, end_lsn, xid, at, messages });
     }
 }
 
@@ -436,7 +494,8 @@ pub fn description(oid: u32) -> Vec<u8> {
     message
 }
 
-fn encoded(change: &Change, commit_lsn: Lsn) -> (Option<u32>, Vec<u8>) {
+/// A change as a message, and the table that must be described before it.
+pub fn encoded(change: &Change, commit_lsn: Lsn) -> (Option<u32>, Vec<u8>) {
     let mut out = Vec::with_capacity(256);
     match change {
         Change::InsertWork(stored) => encode_work(&mut out, stored, true),

@@ -85,6 +85,12 @@ counted! {
         SlowSync = "slow fsync",
         Cancelled = "row cancelled by an operator",
         RolledBack = "submission rolled back",
+        Streamed = "transaction streamed while in progress",
+        SavepointAborted = "savepoint of a streamed transaction rolled back",
+        StreamAborted = "streamed transaction rolled back",
+        AskedWhole = "stream opened for whole transactions only",
+        PreparedCommitted = "prepared transaction committed",
+        PreparedRolledBack = "prepared transaction rolled back",
     }
 }
 

@@ -1,22 +1,26 @@
 //! The replication stream of the simulated server: real bytes, one session for each slot.
 
-use super::database::{Database, description};
+use super::database::Database;
 use super::faults::{Fault, Point, Side};
 use super::journal::JournalDisk;
 use super::shared::{Process, disconnected};
 use super::sink::Consumer;
 use bytes::Bytes;
+use plugin::Plugin;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::frame::FrameBatch;
 use postrider_core::history::{ConfirmPolicy, Record};
-use postrider_core::pgoutput::{Begin, Commit, encode};
 use postrider_core::ports::{
     BoxFuture, Confirmer, LogReader, LogSession, LogSource, Primary, SlotHealth, SourceIdentity,
 };
 use postrider_core::position::Lsn;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+mod plugin;
+
+pub use plugin::ghost;
 
 /// The server sends a keep-alive after so long without anything else.
 const KEEP_ALIVE: Duration = Duration::from_millis(700);
@@ -45,9 +49,7 @@ struct Reader {
     place: Place,
     process: Arc<Process>,
     restarts: u64,
-    /// Place in the log of the next transaction.
-    next: usize,
-    described: BTreeSet<u32>,
+    plugin: Plugin,
     /// Frames on their way, and whether each ends a transaction.
     frames: VecDeque<(Vec<u8>, bool)>,
     within_transaction: bool,
@@ -81,18 +83,25 @@ impl LogSource for FakeSource {
     }
 
     fn open(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>> {
-        Box::pin(async move {
-            self.process.point(Point::LogOpen, Side::Dispatch).await;
-            self.process.sim.latency().await;
-            let session = self.connect(durable_end)?;
-            self.process.point(Point::LogOpen, Side::Completion).await;
-            Ok(session)
-        })
+        Box::pin(self.open_session(durable_end, true))
+    }
+
+    fn open_whole(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>> {
+        self.process.sim.count(Fault::AskedWhole);
+        Box::pin(self.open_session(durable_end, false))
     }
 }
 
 impl FakeSource {
-    fn connect(&self, durable_end: Lsn) -> Result<LogSession> {
+    async fn open_session(&self, durable_end: Lsn, streaming: bool) -> Result<LogSession> {
+        self.process.point(Point::LogOpen, Side::Dispatch).await;
+        self.process.sim.latency().await;
+        let session = self.connect(durable_end, streaming)?;
+        self.process.point(Point::LogOpen, Side::Completion).await;
+        Ok(session)
+    }
+
+    fn connect(&self, durable_end: Lsn, streaming: bool) -> Result<LogSession> {
         if self.database.is_down() {
             return Err(disconnected());
         }
@@ -120,8 +129,7 @@ impl FakeSource {
             place,
             process: process.clone(),
             restarts,
-            next,
-            described: BTreeSet::new(),
+            plugin: Plugin::new(next, streaming && process.sim.fault_rate > 0),
             frames: VecDeque::new(),
             within_transaction: false,
         };
@@ -204,27 +212,8 @@ impl Reader {
         let database = self.place.database.clone();
         let state = database.state();
         let sent_at = database.sim.server_now().to_postgres_micros();
-        let mut frame = |wal: Lsn, payload: &[u8], ends: bool| {
-            self.frames.push_back((x_log_data(wal, sent_at, payload), ends));
-        };
-        for logged in state.log.iter().skip(self.next).take(100) {
-            let (commit_lsn, committed_at) = (logged.commit_lsn, logged.at);
-            let mut begin = Vec::new();
-            encode::begin(&mut begin, &Begin { final_lsn: commit_lsn, committed_at, xid: logged.xid });
-            frame(commit_lsn, &begin, false);
-            for (oid, message) in &logged.messages {
-                if let Some(oid) = oid
-                    && self.described.insert(*oid)
-                {
-                    frame(Lsn::ZERO, &description(*oid), false);
-                }
-                frame(commit_lsn, message, false);
-            }
-            let mut commit = Vec::new();
-            let end_lsn = logged.end_lsn;
-            encode::commit(&mut commit, &Commit { flags: 0, commit_lsn, end_lsn, committed_at });
-            frame(end_lsn, &commit, true);
-            self.next += 1;
+        for output in self.plugin.decode(&database.sim, &state.log) {
+            self.frames.push_back((x_log_data(output.wal, sent_at, &output.payload), output.ends));
         }
     }
 

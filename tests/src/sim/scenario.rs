@@ -8,6 +8,7 @@ use super::log::FakeSource;
 use super::shared::{Bug, Process, ProcessWorld, Sim};
 use super::sink::{Consumer, FakeSink};
 use super::stage_set::{LEASE, STAGES, graph};
+use super::staging::{FakeStaging, StagingDisk};
 use super::time::{Clock, in_virtual_time};
 use super::work_table::{FakeWorkTable, cancel};
 use postrider_core::error::Result;
@@ -63,6 +64,7 @@ struct Machine {
     database: Arc<Database>,
     receivers: Arc<Receivers>,
     disk: JournalDisk,
+    staging: StagingDisk,
     consumer: Arc<Consumer>,
     policy: ConfirmPolicy,
     plan: Arc<Mutex<VecDeque<Planned>>>,
@@ -95,6 +97,7 @@ impl Scenario {
                     database: database.clone(),
                     receivers: receivers.clone(),
                     disk: JournalDisk::default(),
+                    staging: StagingDisk::default(),
                     consumer,
                     policy: if sim.one_in(2) { ConfirmPolicy::Sinks } else { ConfirmPolicy::Journal },
                     plan: Arc::new(Mutex::new(plan(&sim, faults_end))),
@@ -202,6 +205,10 @@ impl Machine {
         if held != 0 {
             troubles.push(format!("process {} still holds {held} rows at rest", self.number));
         }
+        let staged = self.staging.prepared();
+        if staged != 0 {
+            troubles.push(format!("process {} still keeps {staged} prepared transactions at rest", self.number));
+        }
         let total = |count: fn(&Telemetry) -> u64| lives.iter().map(|telemetry| count(telemetry)).sum::<u64>();
         let hits = total(|telemetry| telemetry.sweep_hits.get());
         if hits != 0 {
@@ -236,6 +243,7 @@ impl Machine {
         Parts {
             source: source.clone(),
             writer: journal.writer(),
+            staging: FakeStaging::open(process, &self.staging),
             journal: journal.door(),
             positions: journal,
             primary: source,
@@ -315,6 +323,10 @@ async fn submit_together(database: &Arc<Database>, numbers: std::ops::Range<u64>
         sim.clock.sleep(Duration::from_micros(sim.below(30_000))).await;
         if sim.strikes(2_000) {
             sim.count(Fault::RolledBack);
+            if database.two_phase {
+                database.prepare(xid, &[super::log::ghost(sim)]);
+                sim.clock.sleep(Duration::from_micros(sim.below(200_000))).await;
+            }
             database.roll_back(xid);
             continue;
         }
@@ -329,6 +341,12 @@ async fn submit_together(database: &Arc<Database>, numbers: std::ops::Range<u64>
             if sim.one_in(4) {
                 changes.push(Change::DeleteEvent { id });
             }
+        }
+        // The application may end its transaction in two phases, and other commits come between.
+        if database.two_phase && sim.one_in(4) {
+            database.prepare(xid, &changes);
+            sim.clock.sleep(Duration::from_micros(sim.below(200_000))).await;
+            sim.count(Fault::PreparedCommitted);
         }
         return database.commit(xid, changes);
     }

@@ -1,16 +1,17 @@
 //! The fakes of the simulation, without faults.
 
 use postrider_core::history::{ConfirmPolicy, Record};
-use postrider_core::ports::{BoxFuture, LogSource, Sink, StageCaller, WorkTable};
+use postrider_core::ports::{BoxFuture, LogSource, Sink, StageCaller, Staging, WorkTable};
 use postrider_core::position::Lsn;
 use postrider_core::work::{OwnerId, WorkKey};
-use postrider_tests::port_tests::{journal, log, sink, stage_caller, work_table};
+use postrider_tests::port_tests::{journal, log, sink, stage_caller, staging, work_table};
 use postrider_tests::sim::database::{Change, Database, new_row};
 use postrider_tests::sim::endpoint::{FakeCaller, Receivers};
 use postrider_tests::sim::journal::{FakeJournal, JournalDisk};
 use postrider_tests::sim::log::FakeSource;
 use postrider_tests::sim::shared::{Process, Sim};
 use postrider_tests::sim::sink::{Consumer, FakeSink};
+use postrider_tests::sim::staging::{FakeStaging, StagingDisk};
 use postrider_tests::sim::time::{Clock, in_virtual_time};
 use postrider_tests::sim::work_table::FakeWorkTable;
 use std::sync::Arc;
@@ -88,6 +89,19 @@ impl journal::Fixture for Journals {
 #[test]
 fn the_fake_journal_is_one() {
     for_seeds(async |calm| journal::suite(&Journals(calm.process, JournalDisk::default())).await);
+}
+
+struct Stagings(Arc<Process>, StagingDisk);
+
+impl staging::Fixture for Stagings {
+    fn open(&self) -> Box<dyn Staging> {
+        FakeStaging::open(&self.0, &self.1)
+    }
+}
+
+#[test]
+fn the_fake_staging_area_is_one() {
+    for_seeds(async |calm| staging::suite(&Stagings(calm.process, StagingDisk::default())));
 }
 
 struct Source(FakeSource);

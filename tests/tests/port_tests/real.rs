@@ -1,13 +1,13 @@
 //! The real ports: PostgreSQL, the disk, HTTP.
 
-use postrider_core::ports::{BoxFuture, LogSource, Sink, SourceIdentity, StageCaller, WorkTable};
+use postrider_core::ports::{BoxFuture, LogSource, Sink, SourceIdentity, StageCaller, Staging, WorkTable};
 use postrider_core::position::Lsn;
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{OwnerId, StageName, WorkKey};
 use postrider_delivery::{Endpoint, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink};
 use postrider_postgres::{ConnectOptions, PgWorkTable, ReplicationSource, WorkTableSettings, create_slot};
 use postrider_tests::port_tests::stage_caller::Play;
-use postrider_tests::port_tests::{journal, log, sink, stage_caller, work_table};
+use postrider_tests::port_tests::{journal, log, sink, stage_caller, staging, work_table};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -48,6 +48,19 @@ impl journal::Fixture for Journals {
 #[tokio::test]
 async fn the_journal_is_one() {
     journal::suite(&Journals(Folder::new("journal"))).await;
+}
+
+struct Stagings(Folder);
+
+impl staging::Fixture for Stagings {
+    fn open(&self) -> Box<dyn Staging> {
+        postrider_journal::open_staging(&self.0.0.join("journal"), 100_000).unwrap()
+    }
+}
+
+#[test]
+fn the_staging_area_is_one() {
+    staging::suite(&Stagings(Folder::new("staging")));
 }
 
 mod needs_postgres {

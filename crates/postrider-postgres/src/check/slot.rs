@@ -11,7 +11,8 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
     // That a publication is younger than the slot's position shows nowhere here: `catalog_xmin` lags behind whatever runs elsewhere
     // on the server. The stream itself says it.
     let text = "SELECT s.slot_type = 'logical' AND s.plugin = 'pgoutput', s.database = current_database(), \
-           coalesce(s.two_phase, false), coalesce(s.wal_status, 'lost'), s.active, s.temporary \
+           coalesce(s.two_phase, false), coalesce(s.wal_status, 'lost'), s.active, s.temporary, \
+           current_setting('server_version_num')::int8 \
          FROM pg_replication_slots AS s WHERE s.slot_name = $1";
     let names: Parameters = vec![Box::new(objects.slot.clone())];
     let rows = connection.query(&text.into(), &names).await?;
@@ -26,7 +27,7 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
         )]);
     };
     let mut findings = Vec::new();
-    for judged in [origin(row, name)?, health(row, name)?, company(row, name)?] {
+    for judged in [origin(row, name)?, preparation(row, objects)?, health(row, name)?, company(row, name)?] {
         findings.extend(
             judged.map(|(severity, kind, sentence, hint)| Finding::new(severity, kind, Subject::Slot, sentence, hint)),
         );
@@ -43,12 +44,39 @@ fn origin(row: &Row, name: &str) -> Result<Judged> {
         judged(format!("The slot \"{name}\" is no logical slot of pgoutput."))
     } else if !field::<Option<bool>>(row, 1)?.unwrap_or(false) {
         judged(format!("The slot \"{name}\" belongs to another database."))
-    } else if field::<bool>(row, 2)? {
-        judged(format!("The slot \"{name}\" decodes two-phase transactions, which stays with it for ever."))
     } else if field::<bool>(row, 5)? {
         judged(format!("The slot \"{name}\" is a temporary one of another session."))
     } else {
         None
+    })
+}
+
+/// Prepared transactions are read as the slot sends them; a surprise is said.
+fn preparation(row: &Row, objects: &SourceObjects) -> Result<Judged> {
+    let SourceObjects { slot: name, two_phase: wanted, .. } = objects;
+    let (marked, version) = (field::<bool>(row, 2)?, field::<i64>(row, 6)?);
+    Ok(match (wanted, marked) {
+        (true, _) if version < 150_000 => Some((
+            Severity::Error,
+            ErrorKind::Configuration,
+            "The server cannot send prepared transactions before their verdict, as source.two_phase asks.".to_owned(),
+            "That takes PostgreSQL 15. Without the key a prepared transaction is delivered at its COMMIT PREPARED, like any other.",
+        )),
+        (true, false) => Some((
+            Severity::Note,
+            ErrorKind::SlotForeign,
+            format!("The slot \"{name}\" is not marked for two-phase commit yet; the next start marks it for good."),
+            "Take source.two_phase out if that is not wanted.",
+        )),
+        (false, true) => Some((
+            Severity::Note,
+            ErrorKind::SlotForeign,
+            format!(
+                "The slot \"{name}\" is marked for two-phase commit: prepared transactions are kept until their verdict."
+            ),
+            "That stays with the slot. Set source.two_phase to say that it is meant; drop the slot to end it.",
+        )),
+        _ => None,
     })
 }
 

@@ -22,6 +22,10 @@ const SERVER_VERSION_ON_DEMAND: u32 = 190_000;
 pub(crate) struct Cleared {
     /// Zero where the server has none.
     pub(crate) wal_sender_timeout: Duration,
+    /// `server_version_num`, 150018 for example.
+    pub(crate) server_version: u32,
+    /// The slot sends prepared transactions before their verdict, for good.
+    pub(crate) two_phase: bool,
 }
 
 /// The server as it is now.
@@ -66,7 +70,8 @@ pub(crate) async fn check(wire: &mut Wire, slot: &str, publication: &str, durabl
             .with_detail(format!("It is \"{publication}\" in database \"{}\".", server.database))
             .with_hint("If the slot is new, `postrider setup` makes the publication; it must be older than the slot, so drop the slot first: SELECT pg_drop_replication_slot('…');"));
     }
-    Ok(Cleared { wal_sender_timeout: server.wal_sender_timeout })
+    let Server { wal_sender_timeout, version: server_version, .. } = server;
+    Ok(Cleared { wal_sender_timeout, server_version, two_phase: found.two_phase })
 }
 
 /// Who reads from the slot now: process and application.
@@ -175,12 +180,6 @@ fn check_slot(slot: &Slot, database: &str) -> Result<()> {
             "the replication slot is another session's temporary one",
             format!("The slot is \"{name}\"."),
         ));
-    }
-    if slot.two_phase {
-        let detail = format!(
-            "The slot \"{name}\" sends prepared transactions before they are committed, and that cannot be switched off."
-        );
-        return Err(foreign("the replication slot was made for two-phase commit", detail));
     }
     Ok(())
 }

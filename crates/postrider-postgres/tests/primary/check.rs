@@ -81,9 +81,11 @@ broken!(
     expect![[r#"error PR007 The slot "NAME" is no logical slot of pgoutput."#]]
 );
 broken!(
-    a_two_phase_slot_is_found,
+    a_two_phase_slot_that_nobody_asked_for_is_said,
     "SELECT pg_drop_replication_slot('{name}'); SELECT pg_create_logical_replication_slot('{name}', 'pgoutput', false, true)",
-    expect![[r#"error PR007 The slot "NAME" decodes two-phase transactions, which stays with it for ever."#]]
+    expect![[
+        r#"note PR007 The slot "NAME" is marked for two-phase commit: prepared transactions are kept until their verdict."#
+    ]]
 );
 broken!(
     a_missing_publication_is_found,

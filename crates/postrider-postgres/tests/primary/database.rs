@@ -131,7 +131,7 @@ pub(crate) fn canonical_objects(name: &str) -> SourceObjects {
     };
     let outbox = OutboxTable { schema: text("public"), table: text("outbox_event"), columns };
     let routing = Routing { outbox_tables: vec![outbox], outbox_prefixes: Vec::new(), work: Some(canonical_mapping()) };
-    SourceObjects { publication: text(name), slot: text(name), routing }
+    SourceObjects { publication: text(name), slot: text(name), two_phase: false, routing }
 }
 
 /// A slot named as the database, with an empty publication.

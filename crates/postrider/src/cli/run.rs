@@ -70,6 +70,7 @@ async fn assemble(
         return Ok(None);
     }
     let journal = wiring::journal(configuration, &identity)?;
+    let staging = wiring::staging(configuration)?;
     let work = match &configuration.work {
         None => None,
         Some(work) => {
@@ -83,6 +84,7 @@ async fn assemble(
     Ok(Some(Parts {
         source: Arc::new(source),
         writer: journal.writer,
+        staging,
         journal: journal.journal,
         positions: journal.positions,
         primary: Arc::new(wiring::primary(configuration)),

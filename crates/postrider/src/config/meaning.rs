@@ -49,6 +49,8 @@ pub(crate) struct Source {
     pub(crate) options: ConnectOptions,
     pub(crate) slot: String,
     pub(crate) publication: String,
+    pub(crate) streaming: bool,
+    pub(crate) two_phase: bool,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,7 @@ pub(crate) struct Journal {
     pub(crate) dir: PathBuf,
     pub(crate) segment_bytes: u64,
     pub(crate) retention_bytes: u64,
+    pub(crate) staging_bytes: u64,
 }
 
 /// Reads the whole file's meaning. `None` only if something was reported.

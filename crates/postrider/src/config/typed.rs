@@ -72,6 +72,16 @@ typed_table! {
         /// Name of the publication.
         /// Default: `"postrider"`.
         publication: String,
+        /// Read large transactions while they are in progress: they wait in the journal's directory instead of on the
+        /// primary's disk, and their events are there sooner after the commit. What is delivered is the same.
+        /// Default: `true`.
+        streaming: bool,
+        /// Read prepared transactions (PREPARE TRANSACTION) before their verdict, from PostgreSQL 15 on. They are kept
+        /// durably in the journal's directory and delivered at COMMIT PREPARED. This marks the slot for good: to go back,
+        /// drop the slot. A slot that is marked is read so in any case; without it a prepared transaction is read at its
+        /// COMMIT PREPARED.
+        /// Default: `false`.
+        two_phase: bool,
     }
 }
 
@@ -85,6 +95,11 @@ typed_table! {
         segment_size: ByteSize,
         /// How much journal is kept, so that a consumer can be set back.
         retention: Retention,
+        /// How much of transactions in progress may wait in the directory, beside the journal itself. A transaction
+        /// that goes beyond is read again after its commit, and waits on the primary's disk until then. Prepared
+        /// transactions do not count: they have to be kept.
+        /// Default: `"10GiB"`.
+        staging_size: ByteSize,
     }
 }
 

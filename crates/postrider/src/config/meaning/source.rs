@@ -16,6 +16,7 @@ const SEGMENT_BYTES: ByteSize = ByteSize(64 << 20);
 const SEGMENT_BYTES_MIN: ByteSize = ByteSize(1 << 20);
 const SEGMENT_BYTES_MAX: ByteSize = ByteSize(1 << 30);
 const RETENTION_BYTES: ByteSize = ByteSize(20 << 30);
+const STAGING_BYTES: ByteSize = ByteSize(10 << 30);
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
 
 /// One place where events come from.
@@ -34,7 +35,9 @@ impl Reader<'_> {
             Some(command) => options.and_then(|options| self.with_password_command(options, command)),
             None => options,
         };
-        Some(Source { options: options?, slot: slot?, publication: publication? })
+        let streaming = source.streaming.is_none_or(|streaming| streaming.value);
+        let two_phase = source.two_phase.is_some_and(|two_phase| two_phase.value);
+        Some(Source { options: options?, slot: slot?, publication: publication?, streaming, two_phase })
     }
 
     fn connect_options(&mut self, url: Option<At<Secret>>, place: Place) -> Option<ConnectOptions> {
@@ -115,7 +118,8 @@ impl Reader<'_> {
             );
         }
         let dir = PathBuf::from(dir?.value);
-        Some(Journal { dir, segment_bytes: segment.value.0, retention_bytes: retention.value.0 })
+        let staging_bytes = journal.staging_size.map_or(STAGING_BYTES, |size| size.value).0;
+        Some(Journal { dir, segment_bytes: segment.value.0, retention_bytes: retention.value.0, staging_bytes })
     }
 
     pub(super) fn ack(&mut self, ack: Option<At<String>>) -> Option<Ack> {
