@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
 mod conformance;
+mod held;
 mod port_tests;
 mod sim;
 mod whole;

@@ -4,6 +4,7 @@ mod bad_input;
 mod ending;
 mod events;
 mod fixture;
+mod held;
 mod idle;
 mod kills;
 mod slot;
