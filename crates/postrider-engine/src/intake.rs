@@ -127,14 +127,16 @@ impl Intake {
                 () = stop.requested() => return Ok(()),
                 frames = reader.read() => frames?,
             };
-            self.assemble(&frames, &mut batch, stop).await?;
-            if self.assembler.is_copying() {
-                // Asked to stop in the middle of it.
-                return Ok(());
-            }
+            let assembled = self.assemble(&frames, &mut batch, stop).await;
+            // What came before a failure is given out, and does not come again.
             if !batch.is_empty() {
                 self.append(&mut batch)?;
                 pause.reset();
+            }
+            assembled?;
+            if self.assembler.is_copying() {
+                // Asked to stop in the middle of it.
+                return Ok(());
             }
             confirmer.received(self.assembler.received_end());
             self.assembler.release(self.journal.durable())?;
