@@ -88,8 +88,9 @@ fn what_is_left_out_has_its_default() {
 fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
     let typed = r#"
         ack = "sinks"
-        source = { url = "postgres://u@h/d", slot = "postrider", publication = "postrider" }
-        journal = { dir = "d", segment_size = "64MiB", retention = { size = "20GiB" } }
+        source = { url = "postgres://u@h/d", slot = "postrider", publication = "postrider", streaming = true,
+            two_phase = false }
+        journal = { dir = "d", segment_size = "64MiB", retention = { size = "20GiB" }, staging_size = "10GiB" }
         outbox = [{ table = "o", columns = { id = "id", aggregate_key = "aggregate_key", event_type = "event_type",
             payload = "payload", topic = "topic", headers = "headers", created_at = "created_at",
             published_at = "published_at" } }]
@@ -131,7 +132,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
     assert_eq!(format!("{:#?}", read(typed).unwrap()), format!("{:#?}", read(left_out).unwrap()));
     // A default that is added to the page must be added here, too.
     let defaults = reference().matches("Default: `").count();
-    let written = typed.matches(" = \"").count() + typed.matches(" = true").count();
+    let written: usize = [" = \"", " = true", " = false"].iter().map(|value| typed.matches(value).count()).sum();
     let numbers = ["attempts = 5", "deferrals = 100", "concurrency = 64", "in_flight = 16", "key = ["];
     let mandatory = ["url = ", "dir = ", "name = ", "kind = ", "table = ", "class = "];
     let others: usize = mandatory.iter().map(|key| typed.matches(&format!("{key}\"")).count()).sum();
