@@ -19,9 +19,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Least time between two fsyncs that are asked for only to confirm. Feedback goes out each 100 ms at most, so nothing is
-/// won by more, and each of them may stand in the way of the server's own.
-const SYNC_PERIOD: Duration = Duration::from_millis(100);
+/// So long without anything new, and what there is is synced, so that it can be confirmed.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// A stream that is never quiet is synced once in so many times [`QUIET`], a second: each fsync stands in the way of the server's own,
+/// and with them of commits that somebody waits for, while the server forgets its log no sooner for being told more often.
+const LOOKS_MAX: u32 = 10;
 
 /// What the last step works with.
 #[derive(Debug)]
@@ -80,7 +83,15 @@ impl Confirming {
     fn sync(&self, durable: Lsn) -> BoxFuture<'static, Result<Lsn>> {
         let (world, journal) = (self.world.clone(), self.journal.clone());
         Box::pin(async move {
-            world.sleep(SYNC_PERIOD).await;
+            let mut seen = durable;
+            for _ in 0..LOOKS_MAX {
+                world.sleep(QUIET).await;
+                let appended = journal.appended();
+                if appended == seen {
+                    break;
+                }
+                seen = appended;
+            }
             journal.durable_past(durable).await
         })
     }
