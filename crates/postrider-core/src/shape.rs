@@ -119,7 +119,13 @@ impl std::error::Error for ShapeError {}
 impl From<ShapeError> for Error {
     fn from(error: ShapeError) -> Error {
         let detail = format!("Column \"{}\" of table \"{}\" {}.", error.column, error.table, error.problem);
-        Error::new(ErrorKind::Table, "a row has a value that cannot be taken").with_detail(detail)
+        let public = Error::new(ErrorKind::Table, "a row has a value that cannot be taken").with_detail(detail);
+        match error.problem {
+            ValueProblem::NotUtf8 => public.with_hint(
+                "The table holds text that is not in the database's encoding. Correct the row, and whatever wrote it.",
+            ),
+            _ => public,
+        }
     }
 }
 

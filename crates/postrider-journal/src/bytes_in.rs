@@ -1,4 +1,5 @@
 //! Reads numbers from bytes that may be anything.
+#![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
 
 /// What is left of some bytes; every read is checked.
 #[derive(Debug, Clone, Copy)]

@@ -19,6 +19,7 @@
 //!
 //! The CRCs form a chain: a frame proves the one before it. So what an earlier life of the file left behind a cut, and what
 //! an unfinished write left in the wrong place, never passes for the next frame.
+#![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
 
 use crate::bytes_in::BytesIn;
 use postrider_core::position::Lsn;
@@ -132,7 +133,13 @@ fn decode(mut fields: BytesIn<'_>) -> Option<FrameHead> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+    #![allow(
+        clippy::unwrap_used,
+        clippy::indexing_slicing,
+        clippy::as_conversions,
+        clippy::arithmetic_side_effects,
+        reason = "a test may stop at the first surprise"
+    )]
     use super::*;
     use expect_test::expect;
 

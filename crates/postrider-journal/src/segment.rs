@@ -21,6 +21,7 @@
 //! | 56 | 8 | LSN of the last commit record before |
 //! | 64 | 2 + n | database: length, then UTF-8 |
 //! | … | 2 + n | slot: length, then UTF-8 |
+#![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
 
 use crate::bytes_in::{BytesIn, push_text};
 use crate::frame::{FrameHead, push_frame};
@@ -159,7 +160,13 @@ fn header_crc(rest: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+    #![allow(
+        clippy::unwrap_used,
+        clippy::indexing_slicing,
+        clippy::as_conversions,
+        clippy::arithmetic_side_effects,
+        reason = "a test may stop at the first surprise"
+    )]
     use super::*;
 
     fn header() -> SegmentHeader {

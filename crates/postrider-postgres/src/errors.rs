@@ -2,11 +2,13 @@
 //!
 //! One SQLSTATE can have causes with opposite cures (42704 is a missing slot when the stream is started, a missing
 //! publication once it runs), so that the judgement is by SQLSTATE and by what we were doing.
+#![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
 
 use std::error::Error as StdError;
 use std::io;
 
 use postrider_core::error::{Error, ErrorKind};
+use postrider_core::position::Lsn;
 
 use crate::objects::MISSING_TABLE_HINT;
 use crate::quote::quote_identifier;
@@ -41,6 +43,8 @@ pub(crate) struct ServerMessage {
     pub(crate) hint: Option<String>,
     pub(crate) table: Option<String>,
     pub(crate) constraint: Option<String>,
+    /// Where the server was; in a stream its last word is the LSN of the change.
+    pub(crate) context: Option<String>,
 }
 
 impl ServerMessage {
@@ -68,10 +72,16 @@ impl ServerMessage {
                 b'H' => message.hint = Some(text),
                 b't' => message.table = Some(text),
                 b'n' => message.constraint = Some(text),
+                b'W' => message.context = Some(text),
                 _ => {}
             }
             body = rest;
         }
+    }
+
+    /// The place in the log of the change that the server was decoding. The words around it may be in any language.
+    fn lsn(&self) -> Option<Lsn> {
+        self.context.as_deref()?.split_whitespace().find_map(|word| word.parse().ok())
     }
 
     /// Said in the stream: a publication that the slot's position does not know yet. From version 18 on that is only a
@@ -96,6 +106,7 @@ pub(crate) fn map_client_error(phase: Phase, error: tokio_postgres::Error) -> Er
                 hint: refusal.hint().map(str::to_owned),
                 table: refusal.table().map(str::to_owned),
                 constraint: refusal.constraint().map(str::to_owned),
+                context: refusal.where_().map(str::to_owned),
             },
         );
     }
@@ -231,6 +242,13 @@ fn judge_replication(phase: Phase, refusal: &ServerMessage) -> Option<(ErrorKind
             (ErrorKind::SlotMissing, "the replication slot does not exist", Some("`postrider setup` creates it."))
         }
         (Phase::Stream, "42704") => skipped_publication(),
+        (Phase::Stream, "22021" | "22P05") => (
+            ErrorKind::Table,
+            "the server cannot send a row as UTF-8",
+            Some(
+                "The database (`SHOW server_encoding`) holds text that is not in the encoding it claims, as one in SQL_ASCII may. Correct it in the table, and move the slot past the change with pg_replication_slot_advance, which leaves out what is not read until there.",
+            ),
+        ),
         (Phase::Stream, "55000") if refusal.is_skipped_publication() => skipped_publication(),
         (Phase::CreateSlot | Phase::StartReplication, "55000") if refusal.message.contains("wal_level") => (
             ErrorKind::WalLevel,
@@ -296,6 +314,9 @@ fn describe(refusal: &ServerMessage) -> String {
                 text.push_str(&format!(", {what} \"{name}\""));
             }
         }
+        if let Some(lsn) = refusal.lsn() {
+            text.push_str(&format!(", in the change at {lsn}"));
+        }
         text.push('.');
         return text;
     }
@@ -325,6 +346,12 @@ fn find_io(error: &tokio_postgres::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(
+        clippy::indexing_slicing,
+        clippy::as_conversions,
+        clippy::arithmetic_side_effects,
+        reason = "a test may stop at the first surprise"
+    )]
     use super::*;
 
     fn kind(phase: Phase, sqlstate: &str, message: &str) -> ErrorKind {
@@ -372,6 +399,17 @@ mod tests {
         for cut in 0..body.len() {
             assert_eq!(ServerMessage::parse(&body[..cut]), None, "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_sent_is_told_by_its_place() {
+        let mut message = refusal("22021", "invalid byte sequence for encoding \"UTF8\": 0xff");
+        let context = "Slot »s«, Ausgabe-Plugin »pgoutput«, im Callback change, zugehörige LSN 0/1A2B3C8";
+        message.context = Some(context.into());
+        let error = map_server_message(Phase::Stream, &message);
+        assert_eq!(error.kind(), ErrorKind::Table);
+        assert!(error.report().contains("SQLSTATE 22021, in the change at 0/1A2B3C8."), "{}", error.report());
+        assert!(error.report().contains("SQL_ASCII") && !error.report().contains("0xff"), "{}", error.report());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! Where: *read*, the first step of the walk; its counterpart is *confirm*.
 //! Takes and gives: the reading half of the socket; a `FrameBatch` of all that has arrived.
 //! Never: looks into a frame but for a keep-alive and the time of a commit, or takes longer than a nap of 12 ms for what is there.
+#![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use lateness::Lateness;
 use low_water::{LowWater, WINDOW_BYTES, Wait};
 
 mod lateness;
+#[expect(clippy::arithmetic_side_effects, reason = "it reckons with times of our own clock, and reads no bytes")]
 mod low_water;
 
 /// The least room that a read finds.
@@ -271,7 +273,13 @@ fn note_keepalive(message: &[u8], feedback: &Feedback) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+    #![allow(
+        clippy::unwrap_used,
+        clippy::indexing_slicing,
+        clippy::as_conversions,
+        clippy::arithmetic_side_effects,
+        reason = "a test may stop at the first surprise"
+    )]
     use super::*;
     use postrider_core::frame::Frame;
     use tokio::io::AsyncWriteExt as _;

@@ -2,6 +2,7 @@
 //! Where: before *read*; the ordinary sessions are tokio-postgres's once they are open.
 //! Takes and gives: `ConnectOptions`; rows of simple queries as text, then the two halves of the stream.
 //! Never: keeps more than one command in flight, or trusts a length.
+#![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
 use crate::objects::{SourceObjects, event_columns, outbox_name, streamed_columns, work_name};
-use crate::quote::quote_identifier;
+use crate::quote::{quote_identifier, quote_table};
 
 pub(super) async fn check(connection: &Connection, objects: &SourceObjects, version: i64) -> Result<Vec<Finding>> {
     let text =
@@ -38,6 +38,7 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects, vers
     for published in published(connection, objects, version).await? {
         findings.extend(published.judge(objects));
     }
+    findings.extend(partitioned(connection, objects).await?);
     Ok(findings)
 }
 
@@ -120,6 +121,34 @@ fn actions(row: &Row, objects: &SourceObjects) -> Result<Vec<Finding>> {
             format!("The publication {publication} does not publish truncate, so that nobody is told of one."),
             format!("ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate');"),
         ));
+    }
+    Ok(findings)
+}
+
+/// What PostgreSQL does not send of partitioned tables, for each that is published, be it by its partitions.
+async fn partitioned(connection: &Connection, objects: &SourceObjects) -> Result<Vec<Finding>> {
+    let text = "SELECT DISTINCT n.nspname::text, root.relname::text, p.pubviaroot \
+         FROM pg_publication_tables AS t JOIN pg_publication AS p USING (pubname) \
+         JOIN pg_class AS c ON c.oid = format('%I.%I', t.schemaname, t.tablename)::regclass \
+         JOIN pg_class AS root ON root.oid = pg_partition_root(c.oid) JOIN pg_namespace AS n ON n.oid = root.relnamespace \
+         WHERE pubname = $1 AND (c.relispartition OR c.relkind = 'p') ORDER BY 1, 2";
+    let rows = connection.query(&text.into(), &vec![Box::new(objects.publication.clone())]).await?;
+    let mut findings = Vec::new();
+    for row in &rows {
+        let name = quote_table(field(row, 0)?, field(row, 1)?);
+        let (unsaid, hint) = if field(row, 2)? {
+            (
+                "via its root: rows of a table that is attached filled are not sent, nor is the truncation of a partition",
+                "Attach tables empty and insert into the root; delete a partition's rows before it is truncated.",
+            )
+        } else {
+            (
+                "by its partitions: rows of a table that is attached filled are not sent, and a detached one falls silent",
+                "Attach tables empty and insert into the root. SET (publish_via_partition_root) gives changes the table's own name.",
+            )
+        };
+        let sentence = format!("The table {name} is partitioned and published {unsaid}.");
+        findings.push(Finding::new(Severity::Warning, ErrorKind::Table, Subject::Publication, sentence, hint));
     }
     Ok(findings)
 }

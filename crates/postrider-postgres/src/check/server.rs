@@ -32,7 +32,8 @@ pub(super) async fn check(connection: &Connection, version: i64) -> Result<Vec<F
            current_setting('synchronous_commit'), \
            (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'), \
            (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'), \
-           (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user)";
+           (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user), \
+           current_setting('server_encoding')";
     let rows = connection.query(&text.into(), &Parameters::new()).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
     let mut findings = Vec::new();
@@ -66,6 +67,7 @@ pub(super) async fn check(connection: &Connection, version: i64) -> Result<Vec<F
             "As a superuser: ALTER ROLE … REPLICATION; with our role's name.",
         );
     }
+    encoding(row, &mut find)?;
     durability(row, &mut find)?;
     limits(row, &mut find)?;
     if version < 150_000 {
@@ -78,6 +80,19 @@ pub(super) async fn check(connection: &Connection, version: i64) -> Result<Vec<F
         );
     }
     Ok(findings)
+}
+
+fn encoding(row: &tokio_postgres::Row, find: &mut impl FnMut(Severity, ErrorKind, Subject, &str, &str)) -> Result<()> {
+    if field::<&str>(row, 7)? == "SQL_ASCII" {
+        find(
+            Severity::Warning,
+            ErrorKind::Table,
+            Subject::Server,
+            "The database's encoding is SQL_ASCII: it takes any bytes, and a row whose text is not UTF-8 stops the stream.",
+            "Make sure that all who write send UTF-8, or move to a database of encoding UTF8.",
+        );
+    }
+    Ok(())
 }
 
 fn durability(

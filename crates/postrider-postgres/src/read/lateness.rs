@@ -45,6 +45,11 @@ impl Lateness {
 
 #[cfg(test)]
 mod tests {
+    #![allow(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a test may stop at the first surprise"
+    )]
     use super::*;
 
     fn x_log_data(sent_at: i64, payload: &[&[u8]]) -> Vec<u8> {

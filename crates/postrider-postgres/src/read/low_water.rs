@@ -169,6 +169,12 @@ impl LowWater {
 
 #[cfg(test)]
 mod tests {
+    #![allow(
+        clippy::indexing_slicing,
+        clippy::as_conversions,
+        clippy::arithmetic_side_effects,
+        reason = "a test may stop at the first surprise"
+    )]
     use super::*;
 
     const LITTLE: usize = 100;

@@ -171,6 +171,7 @@ fn whole_seconds(span: Duration) -> i32 {
 }
 
 #[expect(unsafe_code, reason = "the standard library sets none of these options; the value outlives the call")]
+#[expect(clippy::as_conversions, reason = "the size of a c_int fits in every socklen_t")]
 fn set_option(descriptor: RawFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: the pointer is to a c_int of the length given, for the duration of the call; a descriptor that is not
     // open is an error of the call.

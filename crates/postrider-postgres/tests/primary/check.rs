@@ -68,7 +68,20 @@ broken!(
      CREATE TABLE pending_work (LIKE whole INCLUDING ALL) PARTITION BY LIST (group_id);
      CREATE TABLE first PARTITION OF pending_work FOR VALUES IN ('g0'); CREATE TABLE second PARTITION OF pending_work DEFAULT;
      ALTER PUBLICATION {name} ADD TABLE pending_work",
-    expect![[r#"error PR010 "public"."pending_work" is not one plain table: it is partitioned, or other tables inherit from it, or it is a view."#]]
+    expect![[r#"
+        error PR010 "public"."pending_work" is not one plain table: it is partitioned, or other tables inherit from it, or it is a view.
+        warning PR010 The table "public"."pending_work" is partitioned and published via its root: rows of a table that is attached filled are not sent, nor is the truncation of a partition."#]]
+);
+broken!(
+    what_is_not_sent_of_a_partitioned_outbox_is_said,
+    "ALTER PUBLICATION {name} DROP TABLE outbox_event; ALTER TABLE outbox_event RENAME TO whole;
+     CREATE TABLE outbox_event (LIKE whole INCLUDING DEFAULTS, PRIMARY KEY (id, aggregate_key)) PARTITION BY LIST (aggregate_key);
+     CREATE TABLE first PARTITION OF outbox_event FOR VALUES IN ('a') PARTITION BY LIST (aggregate_key);
+     CREATE TABLE leaf PARTITION OF first DEFAULT;
+     ALTER PUBLICATION {name} ADD TABLE outbox_event; ALTER PUBLICATION {name} SET (publish_via_partition_root = false)",
+    expect![[r#"
+        error PR010 The publication "NAME" does not have the table "public"."outbox_event".
+        warning PR010 The table "public"."outbox_event" is partitioned and published by its partitions: rows of a table that is attached filled are not sent, and a detached one falls silent."#]]
 );
 broken!(
     a_missing_slot_is_found,
@@ -196,6 +209,18 @@ async fn a_role_without_rights_is_told_which() {
         error Our role lacks the privilege UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "closed_at", "last_error", "updated_at") on "public"."pending_work".
         warning Our role lacks the privilege SELECT on "public"."outbox_event"."#]]
     .assert_eq(&lines.join("\n"));
+}
+
+#[tokio::test]
+async fn a_database_that_takes_any_bytes_is_found() {
+    let database = Database::create().await;
+    let name = format!("{}_ascii", database.name());
+    database
+        .run(&format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"))
+        .await;
+    let findings = check(&parse(&database.cluster.url_of(&name)), &canonical_objects(&name)).await.unwrap();
+    let encoding: Vec<_> = findings.iter().filter(|finding| finding.sentence.contains("SQL_ASCII")).collect();
+    assert_eq!((encoding.len(), encoding[0].severity), (1, Severity::Warning), "{findings:?}");
 }
 
 #[tokio::test]

@@ -454,12 +454,45 @@ pub(crate) async fn untouched_columns_are_marked_or_filled(version: u32) {
 
 pub(crate) async fn every_server_encoding_arrives_as_utf8(version: u32) {
     for (encoding, text) in [
-        ("LATIN1", "\u{e4}\u{ff}"),
-        ("WIN1252", "\u{20ac}\u{201e}"),
-        ("KOI8R", "\u{436}"),
+        ("EUC_CN", "\u{4e2d}"),
+        ("EUC_JIS_2004", "\u{8a9e}"),
         ("EUC_JP", "\u{8a9e}\u{3042}"),
+        ("EUC_KR", "\u{ac00}"),
+        ("EUC_TW", "\u{4e2d}"),
+        ("ISO_8859_5", "\u{436}"),
+        ("ISO_8859_6", "\u{628}"),
+        ("ISO_8859_7", "\u{3b1}"),
+        ("ISO_8859_8", "\u{5d0}"),
+        ("KOI8R", "\u{436}"),
+        ("KOI8U", "\u{454}"),
+        ("LATIN1", "\u{e4}\u{ff}"),
+        ("LATIN2", "\u{142}"),
+        ("LATIN3", "\u{127}"),
+        ("LATIN4", "\u{101}"),
+        ("LATIN5", "\u{131}"),
+        ("LATIN6", "\u{111}"),
+        ("LATIN7", "\u{173}"),
+        ("LATIN8", "\u{1e0b}"),
+        ("LATIN9", "\u{20ac}"),
+        ("LATIN10", "\u{21b}"),
         ("SQL_ASCII", "\u{e4}"),
+        ("UTF8", "\u{1f600}"),
+        ("WIN866", "\u{436}"),
+        ("WIN874", "\u{e01}"),
+        ("WIN1250", "\u{142}"),
+        ("WIN1251", "\u{436}"),
+        ("WIN1252", "\u{20ac}\u{201e}"),
+        ("WIN1253", "\u{3b1}"),
+        ("WIN1254", "\u{131}"),
+        ("WIN1255", "\u{5d0}"),
+        ("WIN1256", "\u{628}"),
+        ("WIN1257", "\u{173}"),
+        ("WIN1258", "\u{1a1}"),
     ] {
+        // The conversions are the same on every version; a database for each takes time.
+        if version > 14 && !["EUC_JP", "KOI8R", "LATIN1", "SQL_ASCII", "WIN1251"].contains(&encoding) {
+            continue;
+        }
         let database = Database::with_encoding(version, encoding).await;
         let statements =
             format!("CREATE TABLE \"t{text}\" (id int, v text); INSERT INTO \"t{text}\" VALUES (1, '{text}')");
@@ -476,7 +509,8 @@ pub(crate) async fn every_server_encoding_arrives_as_utf8(version: u32) {
     let database = Database::with_encoding(version, "SQL_ASCII").await;
     database.run(r"CREATE TABLE t (id int, v text); INSERT INTO t VALUES (1, convert_from('\xff', 'SQL_ASCII'))").await;
     let error = database.try_changes().await.unwrap_err();
-    assert!(error.report().contains("22021"), "{}", error.report());
+    assert!(error.report().contains("22021, in the change at "), "{}", error.report());
+    assert!(error.report().contains("SQL_ASCII"), "{}", error.report());
 }
 
 fn read(seen: &Seen, index: usize) -> Option<Value> {
