@@ -112,7 +112,8 @@ impl Read {
     }
 }
 
-fn assemble<'a>(payloads: impl Iterator<Item = &'a [u8]>) -> TransactionBatch {
+/// What the assembler makes of the messages of protocol 1.
+pub fn assemble<'a>(payloads: impl Iterator<Item = &'a [u8]>) -> TransactionBatch {
     let mut assembler = Assembler::new(Lsn::ZERO);
     let mut batch = TransactionBatch::new();
     for payload in payloads {

@@ -15,7 +15,10 @@ use postrider_tests::conformance::substance::substance;
 use tokio::time::timeout;
 use xtask::postgres::shared;
 
+mod scenes;
+
 const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 macro_rules! on_version {
     ($module:ident, $version:literal, $($name:ident),*) => {
@@ -26,6 +29,19 @@ macro_rules! on_version {
                     super::run(stringify!($name), $version).await;
                 }
             )*
+
+            scenes!($version, d_08_a_publication_younger_than_a_change_is_an_error_for_ever);
+            scenes!($version, d_09_a_missing_publication_is_found_before_the_stream_starts);
+            scenes!($version, p_14_the_slot_moves_over_what_is_not_for_us_and_over_nothing_else);
+        }
+    };
+}
+
+macro_rules! scenes {
+    ($version:literal, $name:ident) => {
+        #[tokio::test]
+        async fn $name() {
+            super::scenes::$name($version).await;
         }
     };
 }
@@ -69,6 +85,7 @@ cases!(
     r_04_large_key,
     r_06_full_identity,
     r_06_index_identity,
+    r_06_work_table_under_full,
     r_07_no_identity,
     r_08_identity_index_dropped,
     r_09_generated_columns,

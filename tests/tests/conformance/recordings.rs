@@ -1,6 +1,13 @@
 //! The recordings, without any server.
 
+use postrider_core::assemble::Assembler;
+use postrider_core::decode::Decoder;
 use postrider_core::pgoutput::{Message, ParseProblem};
+use postrider_core::position::Lsn;
+use postrider_core::route::{Route, Router, Routing, WorkMapping};
+use postrider_core::shape::{WorkChange, work_change};
+use postrider_core::transaction::TransactionBatch;
+use postrider_core::work::WorkKey;
 use postrider_tests::conformance::case::{Case, VERSIONS};
 use postrider_tests::conformance::oracle;
 use postrider_tests::conformance::recording::Recording;
@@ -22,7 +29,10 @@ fn recordings() -> impl Iterator<Item = (Case, u32, Recording)> {
 fn the_page_has_every_case() {
     let page = xtask::workspace::root().join("docs/conformance.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let shown: Vec<&str> = page.lines().filter(|line| line.split('`').count() == 3 && line.starts_with("| ")).collect();
+    let (_, cases) = page.split_once("## The cases").unwrap();
+    let (cases, _) = cases.split_once("\n## ").unwrap();
+    let shown: Vec<&str> =
+        cases.lines().filter(|line| line.split('`').count() == 3 && line.starts_with("| ")).collect();
     let line = |case: &Case| {
         let (first, last) = (case.versions.start(), case.versions.end());
         let versions = if first == last { first.to_string() } else { format!("{first} to {last}") };
@@ -67,5 +77,42 @@ fn every_cut_of_a_recorded_message_is_an_error_with_its_offset() {
                 _ => {}
             }
         }
+    }
+}
+
+/// a change of the key is one change that names the old one, whatever the log marks as key.
+#[test]
+fn the_key_of_a_work_row_is_what_the_mapping_says() {
+    let name = |key: &WorkKey| key.parts().collect::<Vec<_>>().join("/");
+    for version in VERSIONS {
+        let recording = Recording::read(&Case::named("r_06_work_table_under_full"), version);
+        let mut assembler = Assembler::new(Lsn::ZERO);
+        let mut batch = TransactionBatch::new();
+        recording.messages.iter().for_each(|sent| assembler.push(&sent.payload, &mut batch).unwrap());
+        let mut router = Router::new(Routing { work: Some(WorkMapping::default()), ..Routing::default() });
+        let mut decoder = Decoder::new();
+        let mut seen = Vec::new();
+        for part in batch.parts() {
+            let mut changes = decoder.changes(part);
+            while let Some(change) = changes.next() {
+                let (_, change) = change.unwrap();
+                let Route::Work(row) = router.route(&change).unwrap() else { panic!("{change:?}") };
+                seen.push(match work_change(&row).unwrap() {
+                    WorkChange::Version { version, moved_from } => {
+                        assert_eq!(version.stage.as_str().len(), 2500, "the untouched stage comes from the old row");
+                        let moved_from = moved_from.as_ref().map(name);
+                        format!("{} fence {} moved from {moved_from:?}", name(&version.key), version.fence)
+                    }
+                    WorkChange::Gone(key) => format!("{} gone", name(&key)),
+                });
+            }
+        }
+        let expected = [
+            "g/q1 fence 1 moved from None",
+            "g/q1 fence 2 moved from None",
+            "g/q2 fence 2 moved from Some(\"g/q1\")",
+            "g/q2 gone",
+        ];
+        assert_eq!(seen, expected, "{version}");
     }
 }
