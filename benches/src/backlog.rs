@@ -30,6 +30,15 @@ impl Load {
     pub(crate) fn rows(&self) -> u64 {
         self.transactions * self.rows_each
     }
+
+    /// As many times the rows: in fewer transactions, and where there is one left, in a smaller one.
+    pub(crate) fn scaled(self, scale: f64) -> Self {
+        let transactions = self.transactions as f64 * scale;
+        if transactions >= 1.0 {
+            return Self { transactions: transactions as u64, ..self };
+        }
+        Self { transactions: 1, rows_each: ((self.rows() as f64 * scale) as u64).max(1), ..self }
+    }
 }
 
 const WRITER: &str = r#"
@@ -112,5 +121,24 @@ pub(crate) async fn check_and_drop_slot(server: &Server, name: &str, end: &str) 
             return Err(Error::new(format!("slot {name} is still in use: {found}")));
         }
         sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scaled_load_has_fewer_transactions_and_then_smaller_ones() {
+        let scaled = |transactions, rows_each, scale| {
+            let load = Load { transactions, rows_each, padding_bytes: 7 }.scaled(scale);
+            assert_eq!(load.padding_bytes, 7);
+            (load.transactions, load.rows_each)
+        };
+        assert_eq!(scaled(2_000, 1_000, 1.0), (2_000, 1_000));
+        assert_eq!(scaled(2_000, 1_000, 0.02), (40, 1_000));
+        assert_eq!(scaled(1, 500_000, 0.02), (1, 10_000));
+        assert_eq!(scaled(4, 1_000, 0.1), (1, 400));
+        assert_eq!(scaled(1, 10, 0.001), (1, 1));
     }
 }

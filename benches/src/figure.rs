@@ -35,6 +35,15 @@ pub(crate) enum Goal {
     AtMost(f64),
 }
 
+/// Whether a figure is what was aimed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Met,
+    Missed,
+    /// So few runs tell nothing.
+    TooFewRuns,
+}
+
 /// The bench's name, what holds for all of its figures, and how they are printed.
 #[derive(Debug)]
 pub(crate) struct Report {
@@ -42,6 +51,9 @@ pub(crate) struct Report {
     json: bool,
     settings: String,
 }
+
+/// The machine's speed drifts from run to run: the median of fewer is chance.
+const LEAST_RUNS: usize = 5;
 
 impl Figure {
     /// How many times better the median of ours is.
@@ -53,10 +65,18 @@ impl Figure {
         }
     }
 
-    fn meets(&self) -> Option<bool> {
-        self.goal.map(|goal| match goal {
+    /// Of a figure that has a goal.
+    fn verdict(&self) -> Option<Verdict> {
+        let met = match self.goal? {
             Goal::Ratio(least) => self.ratio() >= least,
             Goal::AtMost(most) => median(&self.ours) <= most,
+        };
+        Some(if self.ours.len().min(self.other.len()) < LEAST_RUNS {
+            Verdict::TooFewRuns
+        } else if met {
+            Verdict::Met
+        } else {
+            Verdict::Missed
         })
     }
 }
@@ -76,9 +96,9 @@ impl Report {
             "bench", "case", "unit", "ours", "other", "other is", "ratio"
         );
         for figure in figures {
-            let goal = match (figure.goal, figure.meets()) {
-                (Some(Goal::Ratio(least)), Some(met)) => format!("ratio ≥ {least:.2}: {}", verdict(met)),
-                (Some(Goal::AtMost(most)), Some(met)) => format!("≤ {most}: {}", verdict(met)),
+            let goal = match (figure.goal, figure.verdict()) {
+                (Some(Goal::Ratio(least)), Some(verdict)) => format!("ratio ≥ {least:.2}: {}", said(verdict)),
+                (Some(Goal::AtMost(most)), Some(verdict)) => format!("≤ {most}: {}", said(verdict)),
                 _ => "–".into(),
             };
             table.push_str(&format!(
@@ -122,8 +142,12 @@ impl Report {
             Some(Goal::AtMost(most)) => object["goal_at_most"] = json!(most),
             None => {}
         }
-        if let Some(met) = figure.meets() {
-            object["goal_met"] = json!(met);
+        if let Some(verdict) = figure.verdict() {
+            object["goal_met"] = match verdict {
+                Verdict::Met => json!(true),
+                Verdict::Missed => json!(false),
+                Verdict::TooFewRuns => Value::Null,
+            };
         }
         if let Value::Object(members) = &mut object {
             members.extend(figure.extra.clone());
@@ -132,8 +156,12 @@ impl Report {
     }
 }
 
-fn verdict(met: bool) -> &'static str {
-    if met { "met" } else { "MISSED" }
+fn said(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Met => "met".into(),
+        Verdict::Missed => "MISSED".into(),
+        Verdict::TooFewRuns => format!("it takes {LEAST_RUNS} runs to say"),
+    }
 }
 
 fn short(value: f64) -> String {
@@ -153,9 +181,9 @@ mod tests {
             case: "1 row".into(),
             unit: "s",
             better,
-            ours: vec![9.0, 2.0, 1.0],
+            ours: vec![9.0, 2.0, 1.0, 2.0, 2.0],
             other_name: "another",
-            other: vec![4.0, 4.0, 5.0],
+            other: vec![4.0, 4.0, 5.0, 4.0, 4.0],
             goal: Some(goal),
             extra: Map::new(),
         }
@@ -169,10 +197,21 @@ mod tests {
 
     #[test]
     fn a_goal_is_met_at_its_bound_and_missed_beyond() {
-        assert_eq!(figure(Better::Less, Goal::Ratio(2.0)).meets(), Some(true));
-        assert_eq!(figure(Better::Less, Goal::Ratio(2.1)).meets(), Some(false));
-        assert_eq!(figure(Better::Less, Goal::AtMost(2.0)).meets(), Some(true));
-        assert_eq!(figure(Better::Less, Goal::AtMost(1.9)).meets(), Some(false));
+        assert_eq!(figure(Better::Less, Goal::Ratio(2.0)).verdict(), Some(Verdict::Met));
+        assert_eq!(figure(Better::Less, Goal::Ratio(2.1)).verdict(), Some(Verdict::Missed));
+        assert_eq!(figure(Better::Less, Goal::AtMost(2.0)).verdict(), Some(Verdict::Met));
+        assert_eq!(figure(Better::Less, Goal::AtMost(1.9)).verdict(), Some(Verdict::Missed));
+    }
+
+    #[test]
+    fn fewer_than_five_runs_of_either_side_say_nothing_of_a_goal() {
+        for goal in [Goal::Ratio(2.0), Goal::Ratio(2.1), Goal::AtMost(2.0), Goal::AtMost(1.9)] {
+            let mut few = figure(Better::Less, goal);
+            few.other.pop();
+            assert_eq!(few.verdict(), Some(Verdict::TooFewRuns));
+            let report = Report { bench: "drain", json: true, settings: "fsync=on".into() };
+            assert_eq!(report.object(&few).get("goal_met"), Some(&Value::Null));
+        }
     }
 
     #[test]
@@ -187,6 +226,7 @@ mod tests {
             ("other_name", json!("another")),
             ("unit", json!("s")),
             ("ratio", json!(2.0)),
+            ("goal_met", json!(true)),
         ] {
             assert_eq!(object[key], value, "{key}");
         }

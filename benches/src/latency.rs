@@ -18,6 +18,7 @@ use crate::measure::{median, percentile};
 use crate::process::{Running, cpu_of_server};
 use crate::product;
 use crate::server::Server;
+use crate::turn::order;
 
 mod poller;
 
@@ -137,7 +138,7 @@ async fn compare(options: &Options) -> Result<()> {
         |side: Side| options.side.is_empty() || options.side.iter().any(|name| side.name().contains(name.as_str()));
     let mut turns: HashMap<Side, Vec<Turn>> = HashMap::new();
     for run in 1..=options.runs {
-        for side in SIDES.into_iter().filter(|side| wanted(*side)) {
+        for side in order(SIDES, run).into_iter().filter(|side| wanted(*side)) {
             let turn = take_turn(&server, &endpoint, side, options).await?;
             eprintln!(
                 "run {run}     {:<22} p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms, server {:.0} us a row",

@@ -15,11 +15,12 @@ mod process;
 mod product;
 mod recvlogical;
 mod server;
+mod turn;
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use xtask::error::Result;
+use xtask::error::{Error, Result};
 
 /// A bench: what may be typed after its name, and what it then does.
 pub trait Bench: Parser {
@@ -39,4 +40,10 @@ pub fn main<B: Bench>() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What `--case` is answered with where no case has that name.
+fn no_such_case(names: impl Iterator<Item = &'static str>) -> Error {
+    let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
+    Error::new("there is no such case").hint(format!("The cases are: {}.", names.join(", ")))
 }

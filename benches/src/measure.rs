@@ -20,10 +20,11 @@ pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     sorted.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// Rows and a checksum over the bytes of their columns, in order.
+/// Rows, their values, and a checksum over the bytes of these, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) rows: u64,
+    pub(crate) values: u64,
     pub(crate) checksum: u64,
 }
 
@@ -31,6 +32,7 @@ impl Tally {
     pub(crate) fn row<'a>(&mut self, columns: impl Iterator<Item = Option<&'a [u8]>>) {
         self.rows += 1;
         for column in columns {
+            self.values += 1;
             match column {
                 None => self.mix(u64::MAX),
                 Some(bytes) => self.bytes(bytes),

@@ -21,7 +21,12 @@ pub(crate) const PUBLICATION: &str = "postrider";
 impl Server {
     /// Starts a cluster with fsync on and these further settings, and installs `sql/source`.
     pub(crate) async fn start(settings: &[(&str, &str)]) -> Result<Self> {
-        let mut builder = Cluster::builder(&find(None)?).fsync(true);
+        Self::start_version(None, settings).await
+    }
+
+    /// As [`Server::start`], of this major version where one is given.
+    pub(crate) async fn start_version(major: Option<u32>, settings: &[(&str, &str)]) -> Result<Self> {
+        let mut builder = Cluster::builder(&find(major)?).fsync(true);
         for (name, value) in settings {
             builder = builder.setting(name, value);
         }

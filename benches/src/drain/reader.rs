@@ -33,6 +33,9 @@ pub(super) struct Read {
     /// All below this is to be read, durable and confirmed.
     #[arg(long)]
     end: String,
+    /// Large transactions come while they are in progress.
+    #[arg(long)]
+    streaming: bool,
 }
 
 /// Without anything new for so long the reader gives up.
@@ -43,14 +46,15 @@ impl Read {
         // As `postrider run` has it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let tally = runtime.context(|| "cannot start the runtime")?.block_on(self.drain())?;
-        println!("{}", json!({ "rows": tally.rows, "checksum": tally.checksum }));
+        println!("{}", json!({ "rows": tally.rows, "values": tally.values, "checksum": tally.checksum }));
         Ok(())
     }
 
     async fn drain(self) -> Result<Tally> {
         let end: Lsn = self.end.parse().context(|| "cannot read the end")?;
         let options = ConnectOptions::parse(&self.url, &BTreeMap::new()).context(|| "cannot read the address")?;
-        let source = Arc::new(ReplicationSource::new(options.clone(), &*self.slot, PUBLICATION));
+        let source = ReplicationSource::new(options.clone(), &*self.slot, PUBLICATION).streaming(self.streaming);
+        let source = Arc::new(source);
         let identity = source.identify().await.context(|| "cannot ask the server who it is")?;
         let opened = postrider_journal::open(&self.journal, &identity, &postrider_journal::Settings::default())
             .context(|| "cannot open the journal")?;
