@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::testing::{Chance, FakeDisk};
-use crate::tests::{block_on, drain, identity, mark, message, transaction};
-use crate::{Opened, Settings, SyncPoint, open_on};
+use crate::tests::{append as append_to, block_on, drain, identity, mark, message, open_fake, transaction};
+use crate::{Examiner, Fault, FaultKind, Opened, Settings, SyncPoint, open_on, verify_on};
 use postrider_core::error::{Error, ErrorKind};
 use postrider_core::ports::SchemaBlock;
 use postrider_core::position::{Generation, Lsn, Position};
-use postrider_core::transaction::{PartHead, PartKind, TransactionBatch};
+use postrider_core::transaction::{Part, PartHead, PartKind, TransactionBatch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -224,6 +224,47 @@ fn nothing_durable_is_lost_whenever_the_power_goes() {
     // The last two once lost the only transaction of the first segment to a release of nothing.
     for seed in (0..1_000).chain([17_958, 53_657]) {
         run(seed, None).unwrap();
+    }
+}
+
+/// Why opening cuts a bad frame in the last segment although whole ones stand behind it.
+#[test]
+fn a_crash_may_leave_a_hole_with_whole_frames_behind_it() {
+    let settings = Settings { segment_bytes: 1 << 20, retain_bytes: 1 << 30 };
+    let disk = FakeDisk::new();
+    let mut opened = open_fake(&disk, &settings);
+    append_to(opened.writer.as_mut(), &[(transaction(10, 15, 1), message(b"durable"))]);
+    block_on(opened.journal.durable_past(Lsn(10))).unwrap();
+    append_to(opened.writer.as_mut(), &[(transaction(20, 25, 2), message(&[7; 2_000]))]);
+    append_to(opened.writer.as_mut(), &[(transaction(30, 35, 3), message(b"behind the hole"))]);
+    let holes = (0..2_000).map(|seed| disk.crash(seed)).filter(|crashed| {
+        let mut heard = Damaged(false);
+        verify_on(crashed, &mut heard).unwrap();
+        heard.0
+    });
+    let mut seen = 0;
+    for crashed in holes {
+        let opened = open_fake(&crashed, &settings);
+        assert_eq!(opened.journal.appended(), Lsn(15), "what was durable is there, and nothing else");
+        seen += 1;
+    }
+    assert!(seen > 0, "no crash left a hole");
+}
+
+/// Hears whether a frame counts as changed after it was written.
+struct Damaged(bool);
+
+impl Examiner for Damaged {
+    fn schema(&mut self, _: &SchemaBlock) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn part(&mut self, _: Part<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn found(&mut self, fault: Fault) {
+        self.0 |= matches!(fault.kind, FaultKind::Damaged { .. });
     }
 }
 

@@ -6,7 +6,9 @@ use crate::testing::FakeDisk;
 use crate::tests::{
     SMALL, append, block_on, identity, mark, message, numbered, open_fake, refusal, transaction, whole,
 };
-use crate::{Examiner, Fault, FaultKind, Reader, Settings, Verified, open, open_on, verify, verify_on};
+use crate::{
+    Disk, Examiner, Fault, FaultKind, Reader, Settings, Surveyed, Verified, open, open_on, survey_on, verify, verify_on,
+};
 use expect_test::expect;
 use postrider_core::error::{ErrorKind, Result};
 use postrider_core::ports::{SchemaBlock, SourceIdentity};
@@ -322,6 +324,26 @@ fn damaged_heads_missing_segments_foreign_ones_and_positions_are_all_named() {
         ]
     );
     assert_eq!(verified.segments, names.len() as u64 - 2, "what has a good head");
+}
+
+#[test]
+fn a_survey_lists_what_a_damaged_head_and_a_gap_have_left() {
+    let disk = written(50, &SMALL);
+    let whole_one = reader(&disk).segments().unwrap();
+    let names: Vec<String> = whole_one.iter().map(|segment| segment.file_name.clone()).collect();
+    let listed = |index: usize| Surveyed::Listed(Box::new(whole_one[index].clone()));
+    let all: Vec<Surveyed> = (0..names.len()).map(listed).collect();
+    assert_eq!(survey_on(&disk).unwrap().segments, all, "of a whole journal it says what the reader says");
+    flip(&disk, &names[1], 30);
+    assert_eq!(refusal(Reader::open_on(Arc::new(disk.clone()))).kind(), ErrorKind::JournalCorrupt);
+    let mut expected = all;
+    let what = "the header does not match its checksum";
+    expected[1] = Surveyed::Damaged { file_name: names[1].clone(), offset: 0, what };
+    assert_eq!(survey_on(&disk).unwrap().segments, expected);
+    disk.remove(&names[3]).unwrap();
+    disk.remove(&names[4]).unwrap();
+    expected.splice(3..5, [Surveyed::Missing(2)]);
+    assert_eq!(survey_on(&disk).unwrap().segments, expected);
 }
 
 #[test]

@@ -7,8 +7,11 @@
 //! a bad head, or one of another identity is an error; a bad frame in an older segment is one when it is read.
 //!
 //! What this cannot tell: in the last segment a frame that was durable and changed later looks like one that
-//! was never wholly written. Both are cut. If the server was already told to forget what stood there, its slot
-//! lies past our end, and the stream is refused when it is opened.
+//! was never wholly written. Whole frames behind it decide nothing: since the last fsync pages reach the disk in any order, so that
+//! a crash of the machine may leave a hole and what was written after it (`a_crash_may_leave_a_hole_with_whole_frames_behind_it`).
+//! How far the last fsync came stands nowhere in the journal, and a consumer's saved position may lie past it. So both are cut, and
+//! a warning names the place where whole frames stood behind it. If the server was already told to forget what
+//! stood there, its slot lies past our end, and the stream is refused when it is opened.
 
 use crate::disk::{Disk, DiskFile, SyncPoint};
 use crate::failure;
@@ -183,6 +186,13 @@ impl Walk<'_> {
             if frames.order().is_complete() {
                 complete = place(&frames);
             }
+        }
+        if frames.is_followed(length)? {
+            tracing::warn!(
+                file = frames.file_name(),
+                offset = frames.offset(),
+                "a frame near the end of the journal is bad, and whole ones stand behind it: a crash of the machine does that, and so does a disk that changes what it holds"
+            );
         }
         let (offset, chain, order) = complete;
         if offset != length {

@@ -281,6 +281,18 @@ fn what_is_wrong_with_a_journal_or_with_what_was_typed_is_one_sentence_with_the_
     let offset = report["faults"][0]["offset"].as_u64().unwrap();
     assert!(offset <= middle as u64, "{report}");
     assert_eq!(report["faults"][0]["kind"], "damaged");
+
+    // A head that cannot be read: the listing goes on and says which.
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[30] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    let listed = end_of(&["journal", "ls", "--dir", dir]);
+    assert_eq!((listed.code, listed.stderr.as_str()), (Some(5), ""));
+    assert!(listed.stdout.contains("damaged at byte 0: the header does not match its checksum"), "{}", listed.stdout);
+    assert!(listed.stdout.contains("consumer events: saved at"), "{}", listed.stdout);
+    let listed = end_of(&["journal", "ls", "--json", "--dir", dir]);
+    let report: Value = serde_json::from_str(&listed.stdout).unwrap();
+    assert_eq!((listed.code, &report["segments"][0]["file"]), (Some(5), &json!(name)));
 }
 
 fn events_in(file: &Path) -> usize {

@@ -2,11 +2,11 @@
 
 use crate::reading::JournalPlace;
 use crate::{exit, output};
-use postrider_core::error::Result;
+use postrider_core::error::{ErrorKind, Result};
 use postrider_core::ports::SourceIdentity;
-use postrider_core::position::Position;
+use postrider_core::position::{Generation, Position};
 use postrider_delivery::rfc3339;
-use postrider_journal::{Reader, SegmentSummary};
+use postrider_journal::{Reader, SegmentSummary, Survey, Surveyed, survey};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,8 +33,14 @@ struct Listing {
 impl Ls {
     pub(super) fn obey(self) -> Result<u8> {
         let dir = self.place.dir(self.place.configuration()?.as_ref());
-        let reader = Reader::open(&dir)?;
-        let (segments, consumers) = (reader.segments()?, reader.positions()?);
+        let read = Reader::open(&dir).and_then(|reader| Ok((reader.segments()?, reader.positions()?, reader)));
+        let (segments, consumers, reader) = match read {
+            Err(error) if error.kind() == ErrorKind::JournalCorrupt => {
+                self.show_survey(&dir.display().to_string(), &survey(&dir)?);
+                return Ok(error.kind().exit_code());
+            }
+            read => read?,
+        };
         let listing = Listing { dir: dir.display().to_string(), reader, segments, consumers };
         if self.json {
             output::json(&listing.to_json());
@@ -42,6 +48,21 @@ impl Ls {
             output::data(&listing.to_text());
         }
         Ok(exit::OK)
+    }
+
+    fn show_survey(&self, dir: &str, survey: &Survey) {
+        if self.json {
+            let consumers = survey.consumers.iter();
+            output::json(&json!({
+                "dir": dir,
+                "ok": false,
+                "exit_code": ErrorKind::JournalCorrupt.exit_code(),
+                "segments": survey.segments.iter().map(surveyed_json).collect::<Vec<_>>(),
+                "consumers": consumers.map(|(name, at)| json!({ "name": name.as_ref(), "position": at.to_string() })).collect::<Vec<_>>(),
+            }));
+        } else {
+            output::data(&survey_text(dir, survey));
+        }
     }
 }
 
@@ -71,13 +92,7 @@ impl Listing {
         )];
         let mut source = None;
         for segment in &self.segments {
-            // A line of its own where it changes, so that a failover is seen where it happened.
-            let of = (&segment.identity, segment.generation);
-            if source.replace(of) != Some(of) {
-                lines.push(source_text(&segment.identity, segment.generation.0));
-                lines.push(format!("  {:<42} {:>12}  {:<22} {:<22} first commit", "segment", "bytes", "first", "last"));
-            }
-            lines.push(segment_text(segment));
+            lines.extend(segment_lines(segment, &mut source));
         }
         lines.extend(self.consumers.iter().map(|(name, position)| {
             let behind = self.behind_bytes(*position);
@@ -96,6 +111,52 @@ impl Listing {
         let at = if position >= self.reader.last() { self.reader.end() } else { position.commit_lsn };
         is_comparable.then(|| self.reader.end().0.saturating_sub(at.0))
     }
+}
+
+fn surveyed_json(surveyed: &Surveyed) -> Value {
+    match surveyed {
+        Surveyed::Listed(segment) => segment_json(segment),
+        Surveyed::Damaged { file_name, offset, what } => {
+            json!({ "file": file_name, "offset": offset, "damaged": what })
+        }
+        Surveyed::Missing(count) => json!({ "missing": count }),
+    }
+}
+
+fn survey_text(dir: &str, survey: &Survey) -> String {
+    let mut lines = vec![format!("{dir}: damaged")];
+    let mut source = None;
+    for surveyed in &survey.segments {
+        match surveyed {
+            Surveyed::Listed(segment) => lines.extend(segment_lines(segment, &mut source)),
+            Surveyed::Damaged { file_name, offset, what } => {
+                lines.push(format!("  {file_name:<42} damaged at byte {offset}: {what}"));
+            }
+            Surveyed::Missing(1) => lines.push("  one segment is missing here".to_owned()),
+            Surveyed::Missing(count) => lines.push(format!("  {count} segments are missing here")),
+        }
+    }
+    lines.extend(survey.consumers.iter().map(|(name, position)| format!("consumer {name}: saved at {position}")));
+    lines.push(
+        "Restore what is damaged or missing from a copy; `postrider journal verify` says what can be read around it."
+            .to_owned(),
+    );
+    lines.join("\n")
+}
+
+/// The segment's line, after one of its own for the source where that changes, so that a failover is seen where it happened.
+fn segment_lines<'a>(
+    segment: &'a SegmentSummary,
+    source: &mut Option<(&'a SourceIdentity, Generation)>,
+) -> Vec<String> {
+    let of = (&segment.identity, segment.generation);
+    let mut lines = Vec::new();
+    if source.replace(of) != Some(of) {
+        lines.push(source_text(&segment.identity, segment.generation.0));
+        lines.push(format!("  {:<42} {:>12}  {:<22} {:<22} first commit", "segment", "bytes", "first", "last"));
+    }
+    lines.push(segment_text(segment));
+    lines
 }
 
 fn segment_json(segment: &SegmentSummary) -> Value {
