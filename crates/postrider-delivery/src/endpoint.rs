@@ -91,12 +91,15 @@ impl Endpoint {
     /// `SinkUnavailable`, with a sentence that says how far it came.
     pub async fn probe(&self, limit: Duration) -> Result<String> {
         let origin = &self.origin;
+        let unreachable = |detail: String| {
+            Error::new(ErrorKind::SinkUnavailable, "endpoint not reachable")
+                .with_detail(detail)
+                .with_hint(format!("Start the service at {origin}, or correct the `url` in the configuration. To see what answers there: curl -i {origin}/"))
+        };
         match timeout(limit, TcpStream::connect((&*self.host, self.port))).await {
             Ok(Ok(_)) => Ok(format!("{origin} accepts connections.")),
-            Ok(Err(error)) => {
-                Err(unreachable_endpoint(&format!("{origin} does not accept connections.")).with_source(error))
-            }
-            Err(_) => Err(unreachable_endpoint(&format!("{origin} did not answer within {limit:?}."))),
+            Ok(Err(error)) => Err(unreachable(format!("{origin} does not accept connections.")).with_source(error)),
+            Err(_) => Err(unreachable(format!("{origin} did not answer within {limit:?}."))),
         }
     }
 }
@@ -135,10 +138,6 @@ fn is_ours(name: &str) -> bool {
 
 fn unusable(detail: &str) -> Error {
     Error::new(ErrorKind::Configuration, "unusable URL of an endpoint").with_detail(detail)
-}
-
-fn unreachable_endpoint(detail: &str) -> Error {
-    Error::new(ErrorKind::SinkUnavailable, "endpoint not reachable").with_detail(detail)
 }
 
 #[cfg(test)]

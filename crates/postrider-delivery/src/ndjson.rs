@@ -8,7 +8,7 @@ use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::event::Event;
 use postrider_core::ports::{BoxFuture, Sink, Written};
 use postrider_core::position::Position;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -35,7 +35,11 @@ impl NdjsonSink {
     /// # Errors
     /// `Configuration` where the last line is none of ours, or another process has the file; `Disk` where it cannot be opened.
     pub fn open(path: &Path) -> Result<NdjsonSink> {
-        Ok(NdjsonSink::new(Target::File(LineFile::open(path)?)))
+        let file = LineFile::open(path).map_err(|error| {
+            let detail = error.detail().map(|detail| format!("{detail} ")).unwrap_or_default();
+            error.with_detail(format!("{detail}The file is {}.", path.display()))
+        })?;
+        Ok(NdjsonSink::new(Target::File(file)))
     }
 
     /// Writes to standard output, past Rust's own buffer, which would hide that it is closed.
@@ -169,9 +173,7 @@ impl LineFile {
     fn open(path: &Path) -> Result<LineFile> {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path);
         let file = file.map_err(|error| disk("cannot open the file of a sink", error))?;
-        file.try_lock().map_err(|error| {
-            Error::new(ErrorKind::Configuration, "the file of a sink is in use by another process").with_source(error)
-        })?;
+        file.try_lock().map_err(in_use_or_disk)?;
         let (settled_bytes, end) = cut_and_read_end(&file)?;
         file.sync_all()
             .and_then(|()| sync_directory(path))
@@ -274,6 +276,16 @@ fn read_range(file: &File, from: u64, to: u64) -> io::Result<Vec<u8>> {
 fn sync_directory(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()
+}
+
+fn in_use_or_disk(error: TryLockError) -> Error {
+    match error {
+        TryLockError::WouldBlock => {
+            Error::new(ErrorKind::Configuration, "the file of a sink is in use by another process")
+                .with_hint("End the other process, or name another file in this sink's `path`.")
+        }
+        TryLockError::Error(error) => disk("cannot lock the file of a sink", error),
+    }
 }
 
 fn unavailable(message: &str, error: io::Error) -> Error {

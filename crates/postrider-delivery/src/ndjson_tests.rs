@@ -136,7 +136,10 @@ fn a_file_is_written_by_one_sink_at_a_time() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("events.ndjson");
     let first = NdjsonSink::open(&path).unwrap();
-    assert_eq!(refusal(&path), ErrorKind::Configuration);
+    let error = NdjsonSink::open(&path).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert_eq!(error.detail().unwrap(), format!("The file is {}.", path.display()));
+    assert!(error.hint().unwrap().contains("End the other process"), "{}", error.report());
     drop(first);
     NdjsonSink::open(&path).unwrap();
 }

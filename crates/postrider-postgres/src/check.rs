@@ -1,6 +1,6 @@
 //! Whether a database has all that Postrider needs, before it is started: every finding at once, each with its cure.
 
-mod access;
+pub(crate) mod access;
 mod publication;
 mod server;
 mod slot;
@@ -62,7 +62,7 @@ pub enum Subject {
 pub async fn check(options: &ConnectOptions, objects: &SourceObjects) -> Result<Vec<Finding>> {
     let connection = Connection::open(options, PREAMBLE).await?;
     let version = server::version(&connection).await?;
-    let mut findings = server::check(&connection, version).await?;
+    let mut findings = server::check(&connection, options, version).await?;
     if !server::is_supported(version) {
         return Ok(findings);
     }

@@ -11,7 +11,7 @@ use postrider_core::error::{Error, ErrorKind};
 use postrider_core::position::Lsn;
 
 use crate::objects::MISSING_TABLE_HINT;
-use crate::quote::quote_identifier;
+use crate::quote::{quote_identifier, quote_literal};
 
 /// What we were doing when the server answered with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,11 +132,20 @@ pub(crate) fn map_server_message(phase: Phase, refusal: &ServerMessage) -> Error
 /// Puts the names into the cure of a refusal that came while connecting.
 #[must_use]
 pub(crate) fn name_cure(refusal: Error, role: &str, database: &str) -> Error {
-    match refusal.hint().filter(|hint| hint.contains("{role}")) {
+    fill_in(refusal, &[("{role}", quote_identifier(role)), ("{database}", quote_identifier(database))])
+}
+
+/// Puts the slot's name into the cure of a refusal in the phases that have to do with a slot.
+#[must_use]
+pub(crate) fn name_slot(refusal: Error, slot: &str) -> Error {
+    fill_in(refusal, &[("{slot}", quote_literal(slot))])
+}
+
+fn fill_in(refusal: Error, names: &[(&str, String)]) -> Error {
+    match refusal.hint().filter(|hint| names.iter().any(|(place, _)| hint.contains(place))) {
         None => refusal,
         Some(hint) => {
-            let hint =
-                hint.replace("{role}", &quote_identifier(role)).replace("{database}", &quote_identifier(database));
+            let hint = names.iter().fold(hint.to_owned(), |hint, (place, name)| hint.replace(place, name));
             refusal.with_hint(hint)
         }
     }
@@ -206,7 +215,7 @@ fn judge(phase: Phase, refusal: &ServerMessage) -> (ErrorKind, &'static str, Opt
         ("42501", _) => (
             ErrorKind::Privilege,
             "the role lacks a privilege",
-            Some("`postrider setup --print` shows the grants that are needed."),
+            Some("`postrider check` says which, with the GRANT to type."),
         ),
         ("42P01" | "42703" | "42883" | "3F000", _) => {
             (ErrorKind::Table, "a table or a column of ours does not exist", Some(MISSING_TABLE_HINT))
@@ -215,7 +224,7 @@ fn judge(phase: Phase, refusal: &ServerMessage) -> (ErrorKind, &'static str, Opt
         ("25006", _) => (
             ErrorKind::Configuration,
             "the server is a standby and takes no writes",
-            Some("Give the primary's address."),
+            Some("Give the primary's address; where it names several hosts, add target_session_attrs=primary to it."),
         ),
         ("40001" | "40P01" | "55P03" | "57014" | "25P03" | "25P04", _) | (_, "53") => {
             (ErrorKind::Transient, "the server asks to try again", None)
@@ -235,7 +244,7 @@ fn judge_replication(phase: Phase, refusal: &ServerMessage) -> Option<(ErrorKind
             ErrorKind::SlotInUse,
             "another session reads from the replication slot",
             Some(
-                "Stop the other reader, or end its session: SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '…';",
+                "Stop the other reader, or end its session: SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = {slot};",
             ),
         ),
         (Phase::DropSlot | Phase::StartReplication, "42704") => {
@@ -259,14 +268,14 @@ fn judge_replication(phase: Phase, refusal: &ServerMessage) -> Option<(ErrorKind
             ErrorKind::SlotLost,
             "the replication slot cannot be read from",
             Some(
-                "SELECT * FROM pg_replication_slots; shows why. A lost slot must be dropped and created again, with a new copy of the tables.",
+                "SELECT * FROM pg_replication_slots WHERE slot_name = {slot}; shows why. A lost slot must be dropped, by SELECT pg_drop_replication_slot({slot}); and created again, by `postrider setup`, with a new copy of the tables.",
             ),
         ),
         (Phase::CreateSlot, "42710") => (
             ErrorKind::SlotForeign,
             "a replication slot of this name exists already",
             Some(
-                "Choose another slot name, or drop the slot if nobody needs it: SELECT pg_drop_replication_slot('…');",
+                "Choose another slot name, or drop the slot if nobody needs it: SELECT pg_drop_replication_slot({slot});",
             ),
         ),
         (Phase::CreateSlot, "53400") => (
@@ -300,7 +309,7 @@ fn skipped_publication() -> (ErrorKind, &'static str, Option<&'static str>) {
         ErrorKind::PublicationMissing,
         "the publication did not exist when the slot's position was written",
         Some(
-            "A publication made later than the slot does not help. If what was written between may be left out, drop the slot and run `postrider setup`, which makes the publication first.",
+            "A publication made later than the slot does not help. If what was written between may be left out, drop the slot, by SELECT pg_drop_replication_slot({slot}); and run `postrider setup`, which makes the publication first.",
         ),
     )
 }

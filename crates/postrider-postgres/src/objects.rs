@@ -2,7 +2,7 @@
 
 use postrider_core::route::{OutboxColumns, OutboxTable, Routing, WorkMapping};
 
-use crate::quote::quote_table;
+use crate::quote::{quote_identifier, quote_table};
 
 /// The publication, the slot and the tables of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +75,37 @@ pub(crate) fn written_columns(mapping: &WorkMapping) -> Vec<&str> {
     let mut columns = changing_columns(mapping);
     columns.push(&mapping.closed_at);
     columns
+}
+
+/// What to do about a column of the work table that is not there. `table` is quoted.
+pub(crate) fn missing_column_hint(mapping: &WorkMapping, table: &str, column: &str) -> String {
+    let number = [&mapping.attempt_count, &mapping.deferral_count, &mapping.epoch];
+    let time = [&mapping.next_attempt_at, &mapping.lease_until, &mapping.closed_at];
+    let is_one_of = |columns: &[&String]| columns.iter().any(|own| *own == column);
+    let definition = if is_one_of(&number) {
+        "int NOT NULL DEFAULT 0"
+    } else if column == mapping.fence {
+        "bigint NOT NULL DEFAULT 0"
+    } else if is_one_of(&time) {
+        "timestamptz"
+    } else if column == mapping.stage_state {
+        "text NOT NULL DEFAULT 'PENDING'"
+    } else if column == mapping.lease_owner {
+        "text"
+    } else {
+        match column {
+            "request_hash" => "bytea",
+            "payload" => "jsonb",
+            "definition" | "last_error" => "text",
+            "updated_at" => "timestamptz NOT NULL DEFAULT now()",
+            // Only the application knows its key and its first stage.
+            _ => return "Name the right column in the configuration.".to_owned(),
+        }
+    };
+    format!(
+        "Name the right column in the configuration, or add it: ALTER TABLE {table} ADD COLUMN {} {definition};",
+        quote_identifier(column)
+    )
 }
 
 /// The columns that transitions before the last may write: an index on one of them costs every HOT update.

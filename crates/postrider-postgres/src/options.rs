@@ -214,6 +214,15 @@ impl ConnectOptions {
         self.endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ")
     }
 
+    /// What to do where the server turns out to be a standby.
+    pub(crate) fn primary_hint(&self) -> &'static str {
+        if self.endpoints.len() > 1 {
+            "Add target_session_attrs=primary to the address: of its hosts the primary is then taken, whichever it is."
+        } else {
+            "Give the primary's address."
+        }
+    }
+
     /// The same, but the hosts together are given up for unreachable after this long, if not earlier.
     pub(crate) fn reaching_within(mut self, limit: Duration) -> ConnectOptions {
         let hosts = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX).max(1);
@@ -226,6 +235,22 @@ impl ConnectOptions {
     pub(crate) async fn with_password_at_hand(mut self) -> Result<ConnectOptions> {
         self.password = self.password.fetched().await?;
         Ok(self)
+    }
+}
+
+impl Endpoint {
+    /// What to do where nobody lets us in there.
+    pub(crate) fn unreachable_hint(&self) -> String {
+        let (host, port) = match self {
+            Endpoint::Tcp { host, port, address } => {
+                (address.map_or_else(|| host.clone(), |address| address.to_string()), port)
+            }
+            Endpoint::Unix { directory, port } => (directory.display().to_string(), port),
+        };
+        let host = host.replace('\'', r"'\''");
+        format!(
+            "Check that the server runs, and that host and port in the address are its own: pg_isready -h '{host}' -p {port}"
+        )
     }
 }
 

@@ -10,6 +10,11 @@ pub(crate) fn quote_table(schema: &str, table: &str) -> String {
     format!("{}.{}", quote_identifier(schema), quote_identifier(table))
 }
 
+/// The statement that drops a slot, to be pasted.
+pub(crate) fn drop_slot_statement(slot: &str) -> String {
+    format!("SELECT pg_drop_replication_slot({});", quote_literal(slot))
+}
+
 /// A text as a literal, whatever `standard_conforming_strings` is.
 pub(crate) fn quote_literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt as _, ReadHalf};
 use tokio::time::{sleep_until, timeout};
 
 use crate::confirm::Feedback;
-use crate::errors::{Phase, ServerMessage, map_io_error, map_server_message, protocol_violation};
+use crate::errors::{Phase, ServerMessage, map_io_error, map_server_message, name_slot, protocol_violation};
 use crate::wire::socket::{LowWaterMark, Socket};
 use crate::wire::{log_notice, malformed, message, unexpected};
 use lateness::Lateness;
@@ -42,6 +42,8 @@ pub(crate) struct StreamReader {
     /// Gone once the stream has ended.
     incoming: Option<Incoming>,
     feedback: Arc<Feedback>,
+    /// For the cure of what the server says.
+    slot: String,
 }
 
 /// The reading half of the socket and what was received and not yet passed on.
@@ -67,8 +69,8 @@ enum Front {
 }
 
 impl StreamReader {
-    pub(crate) fn new(incoming: Incoming, feedback: Arc<Feedback>) -> StreamReader {
-        StreamReader { incoming: Some(incoming), feedback }
+    pub(crate) fn new(incoming: Incoming, feedback: Arc<Feedback>, slot: &str) -> StreamReader {
+        StreamReader { incoming: Some(incoming), feedback, slot: slot.to_owned() }
     }
 
     async fn read_batch(&mut self) -> Result<FrameBatch> {
@@ -79,7 +81,7 @@ impl StreamReader {
         if outcome.is_err() {
             self.give_back();
         }
-        outcome
+        outcome.map_err(|refusal| name_slot(refusal, &self.slot))
     }
 
     /// Lets *confirm* read the rest, which is how it learns that the server has ended the session.
@@ -302,7 +304,7 @@ mod tests {
         let mark = socket.low_water_mark();
         let (half, _writing) = tokio::io::split(socket);
         let incoming = Incoming::new(half, BytesMut::new(), "there:1".into(), mark);
-        (StreamReader::new(incoming, Arc::new(Feedback::new(Lsn::ZERO))), server)
+        (StreamReader::new(incoming, Arc::new(Feedback::new(Lsn::ZERO)), "s"), server)
     }
 
     #[tokio::test]

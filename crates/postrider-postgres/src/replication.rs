@@ -10,7 +10,7 @@ use postrider_core::ports::LogSession;
 use postrider_core::position::Lsn;
 
 use crate::confirm::{Feedback, StreamConfirmer};
-use crate::errors::Phase;
+use crate::errors::{Phase, name_slot};
 use crate::quote::quote_identifier;
 use crate::read::{Incoming, StreamReader};
 use crate::source::preflight::Cleared;
@@ -29,7 +29,8 @@ pub(crate) async fn start_stream(
     (cleared, plugin): (Cleared, PluginOptions),
 ) -> Result<LogSession> {
     let options = plugin.list(publication);
-    wire.start_copy(Phase::StartReplication, &start_command(slot, durable_end, &options)).await?;
+    let started = wire.start_copy(Phase::StartReplication, &start_command(slot, durable_end, &options)).await;
+    started.map_err(|refusal| name_slot(refusal, slot))?;
     tracing::info!(server_version = cleared.server_version, options, "asked for the stream");
     let Wire { socket, received, endpoint, .. } = wire;
     let mark = socket.low_water_mark();
@@ -37,7 +38,7 @@ pub(crate) async fn start_stream(
     let feedback = Arc::new(Feedback::new(durable_end));
     let incoming = Incoming::new(reading, received, endpoint, mark);
     Ok(LogSession {
-        reader: Box::new(StreamReader::new(incoming, Arc::clone(&feedback))),
+        reader: Box::new(StreamReader::new(incoming, Arc::clone(&feedback), slot)),
         confirmer: Arc::new(StreamConfirmer::spawn(writing, feedback, cleared.wal_sender_timeout)),
     })
 }

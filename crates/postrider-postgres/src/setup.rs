@@ -8,7 +8,7 @@ use postrider_core::route::{OutboxTable, WorkMapping};
 
 use crate::check::{Finding, Subject, check};
 use crate::client::{Connection, Parameters};
-use crate::errors::Phase;
+use crate::errors::{Phase, name_slot};
 use crate::objects::{SourceObjects, outbox_name, streamed_columns, work_name, written_columns};
 use crate::options::ConnectOptions;
 use crate::quote::{quote_identifier, quote_literal};
@@ -44,6 +44,8 @@ pub enum WorkIdentity {
     Columns(Vec<String>),
     /// All columns: with a column list the application's own updates would fail.
     Full,
+    /// Nobody has looked: a column list might leave out what identifies the rows.
+    Unseen,
 }
 
 /// One statement or group of statements, and what it is for.
@@ -87,9 +89,11 @@ pub struct SetupReport {
 }
 
 impl Circumstances {
-    /// A server of this version with the canonical work table, for printing without a database.
-    pub fn canonical(major: u32) -> Circumstances {
-        Circumstances { major, work_identity: WorkIdentity::Columns(Vec::new()) }
+    /// A server of this version that is not asked, for printing: a work table that the plan makes is known, one of the user's own is not.
+    pub fn unseen(major: u32, objects: &SourceObjects) -> Circumstances {
+        let is_ours = objects.routing.work.as_ref().is_none_or(is_canonical);
+        let work_identity = if is_ours { WorkIdentity::Columns(Vec::new()) } else { WorkIdentity::Unseen };
+        Circumstances { major, work_identity }
     }
 }
 
@@ -135,11 +139,15 @@ fn create_outbox(table: &OutboxTable) -> Option<Step> {
 }
 
 fn create_work_table(mapping: &WorkMapping) -> Option<Step> {
-    (mapping.table == "pending_work").then(|| Step {
+    is_canonical(mapping).then(|| Step {
         object: StepObject::Table { name: work_name(mapping) },
         purpose: "Creates the work table.".to_owned(),
         sql: in_schema(&mapping.schema, CREATE_WORK_TABLE),
     })
+}
+
+fn is_canonical(mapping: &WorkMapping) -> bool {
+    mapping.table == "pending_work"
 }
 
 fn in_schema(schema: &str, statements: &str) -> String {
@@ -154,12 +162,23 @@ fn create_publication(objects: &SourceObjects, circumstances: &Circumstances) ->
     let tables = if tables.is_empty() { String::new() } else { format!(" FOR TABLE {}", tables.join(", ")) };
     Step {
         object: StepObject::Publication,
-        purpose: "Publishes the tables; the claim reads the payload of a work row, so the log need not carry it."
-            .to_owned(),
+        purpose: purpose_of_publication(objects, circumstances),
         sql: format!(
             "CREATE PUBLICATION {}{tables}\n    WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true);",
             quote_identifier(&objects.publication)
         ),
+    }
+}
+
+fn purpose_of_publication(objects: &SourceObjects, circumstances: &Circumstances) -> String {
+    match &objects.routing.work {
+        Some(mapping) if circumstances.work_identity == WorkIdentity::Unseen => format!(
+            "Publishes the tables. {} with all columns: which of them identify its rows is not known without the server; `postrider setup` asks, and leaves the payload out of the log where that does no harm.",
+            work_name(mapping)
+        ),
+        _ => {
+            "Publishes the tables; the claim reads the payload of a work row, so the log need not carry it.".to_owned()
+        }
     }
 }
 
@@ -227,7 +246,10 @@ fn create_slot(objects: &SourceObjects) -> Step {
 async fn look(connection: &Connection, mapping: Option<&WorkMapping>) -> Result<Circumstances> {
     let version = "SELECT current_setting('server_version_num')::int8 / 10000";
     let major: i64 = value(connection, version, Parameters::new()).await?.unwrap_or_default();
-    let mut circumstances = Circumstances::canonical(u32::try_from(major).unwrap_or_default());
+    let mut circumstances = Circumstances {
+        major: u32::try_from(major).unwrap_or_default(),
+        work_identity: WorkIdentity::Columns(Vec::new()),
+    };
     let Some(mapping) = mapping else { return Ok(circumstances) };
     let text = "SELECT c.relreplident = 'f', coalesce((SELECT array_agg(a.attname::text ORDER BY a.attnum) \
            FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
@@ -263,7 +285,8 @@ async fn take(connection: &Connection, objects: &SourceObjects, step: &Step) -> 
         return Ok(StepOutcome::Kept);
     }
     let phase = if step.object == StepObject::Slot { Phase::CreateSlot } else { Phase::Query };
-    connection.execute(&step.sql, phase).await?;
+    let executed = connection.execute(&step.sql, phase).await;
+    executed.map_err(|refusal| name_slot(refusal, &objects.slot))?;
     Ok(StepOutcome::Done)
 }
 

@@ -56,7 +56,7 @@ impl ReplicationSource {
     /// As `open`, but for a slot in use.
     pub async fn check(&self, durable_end: Lsn) -> Result<()> {
         let mut wire = Wire::connect(&self.options).await?;
-        let cleared = preflight::check(&mut wire, &self.slot, &self.publication, durable_end).await?;
+        let cleared = preflight::check(&mut wire, &self.options, &self.slot, &self.publication, durable_end).await?;
         PluginOptions::choose(cleared.server_version, self.wishes, cleared.two_phase)?;
         wire.close().await;
         Ok(())
@@ -74,7 +74,7 @@ impl ReplicationSource {
         let mut wire = Wire::connect(&self.options).await?;
         let identity = identify(&mut wire, &self.slot).await?;
         check_identity(self.first.get_or_init(|| identity.clone()), &identity)?;
-        let cleared = preflight::check(&mut wire, &self.slot, &self.publication, durable_end).await?;
+        let cleared = preflight::check(&mut wire, &self.options, &self.slot, &self.publication, durable_end).await?;
         let plugin = PluginOptions::choose(cleared.server_version, wishes, cleared.two_phase)?;
         let started = start_stream(wire, &self.slot, &self.publication, durable_end, (cleared, plugin)).await;
         match started {

@@ -282,5 +282,5 @@ fn none_will_do(mut failures: Vec<(&Endpoint, Error)>) -> Error {
 fn unreachable(endpoint: &Endpoint, after: Duration) -> Error {
     Error::new(ErrorKind::Disconnected, "cannot connect to the server")
         .with_detail(format!("The server is {endpoint}; it did not answer within {} s.", after.as_secs_f32()))
-        .with_hint("Check that the server runs, and that host and port in the address are its own.")
+        .with_hint(endpoint.unreachable_hint())
 }

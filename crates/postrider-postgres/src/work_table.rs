@@ -23,6 +23,7 @@ use postrider_core::ports::{
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{OwnerId, WorkKey};
 
+use crate::check::access;
 use crate::client::Session;
 use crate::options::ConnectOptions;
 use layout::Layout;
@@ -85,14 +86,17 @@ impl PgWorkTable {
     /// Takes the owner's lock, reads the table's column types and prepares the statements' texts. Does not retry.
     ///
     /// # Errors
-    /// `Table` where the table or a mapped column is missing, and what connecting gives.
+    /// `Privilege` where our role could not claim, `Table` where the table or a mapped column is missing, and what connecting gives.
     pub async fn open(
         options: ConnectOptions,
         mapping: &WorkMapping,
         settings: &WorkTableSettings,
     ) -> Result<PgWorkTable> {
         let reads = Session::new(options.clone(), READING_PREAMBLE);
-        let layout = Layout::load(&*reads.connection().await?, mapping).await?;
+        let connection = reads.connection().await?;
+        access::require(&connection, mapping).await?;
+        let layout = Layout::load(&connection, mapping).await?;
+        drop(connection);
         let owner_lock = OwnerLock::take(options.clone(), settings.owner).await?;
         Ok(PgWorkTable {
             claim: claim::statement(&layout),

@@ -71,7 +71,7 @@ pub(crate) async fn work(configuration: &Configuration, work: &Work, owner: Owne
     })
 }
 
-/// The consumers of events.
+/// The consumers of events. Opens and locks the files of those that write to one.
 pub(crate) fn sinks(configuration: &Configuration) -> Result<Vec<SinkPart>> {
     configuration.sinks.iter().map(sink).collect()
 }
@@ -80,7 +80,9 @@ pub(crate) fn sinks(configuration: &Configuration) -> Result<Vec<SinkPart>> {
 /// is not there stays so.
 pub(crate) async fn kept_position(sink: &Sink) -> Result<Option<Position>> {
     match &sink.target {
-        Target::Ndjson(Some(path)) if path.exists() => ports::Sink::position(&mut NdjsonSink::open(path)?).await,
+        Target::Ndjson(Some(path)) if path.exists() => {
+            ports::Sink::position(&mut NdjsonSink::open(path).map_err(|error| of_sink(sink, error))?).await
+        }
         Target::Ndjson(_) | Target::Http(_) => Ok(None),
     }
 }
@@ -132,10 +134,16 @@ fn overdue(periods: Periods) -> std::time::Duration {
 fn sink(sink: &Sink) -> Result<SinkPart> {
     let port: Box<dyn ports::Sink> = match &sink.target {
         Target::Http(target) => Box::new(http_sink(target)?),
-        Target::Ndjson(Some(path)) => Box::new(NdjsonSink::open(path)?),
+        Target::Ndjson(Some(path)) => Box::new(NdjsonSink::open(path).map_err(|error| of_sink(sink, error))?),
         Target::Ndjson(None) => Box::new(NdjsonSink::stdout()?),
     };
     Ok(SinkPart { name: sink.name.as_str().into(), required: sink.required, sink: port })
+}
+
+fn of_sink(sink: &Sink, error: Error) -> Error {
+    let detail = error.detail().unwrap_or_default();
+    let detail = format!("It is the sink \"{}\". {detail}", sink.name);
+    error.with_detail(detail.trim_end())
 }
 
 fn http_sink(target: &HttpTarget) -> Result<HttpEventSink> {

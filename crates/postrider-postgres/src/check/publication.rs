@@ -67,11 +67,14 @@ impl Published<'_> {
                 ),
             )];
         }
+        let anew = format!(
+            "BEGIN; ALTER PUBLICATION {publication} DROP TABLE {name}; ALTER PUBLICATION {publication} ADD TABLE {name}; COMMIT;"
+        );
         let mut findings = Vec::new();
         if self.has_filter {
             findings.push(error(
                 format!("The publication {publication} filters the rows of {name}."),
-                format!("Publish {name} without WHERE: a row that is filtered out is never seen."),
+                format!("A row that is filtered out is never seen. Publish all rows and columns: {anew}"),
             ));
         }
         let missing: Vec<String> = match &self.columns {
@@ -85,8 +88,11 @@ impl Published<'_> {
         };
         if !missing.is_empty() {
             findings.push(error(
-                format!("The publication {publication} leaves out columns of {name} that we need: {}.", missing.join(", ")),
-                "Add them to the table's column list, or publish all columns: `postrider setup --print` shows the list.".to_owned(),
+                format!(
+                    "The publication {publication} leaves out columns of {name} that we need: {}.",
+                    missing.join(", ")
+                ),
+                format!("Add them to the table's column list, or publish all rows and columns: {anew}"),
             ));
         }
         findings

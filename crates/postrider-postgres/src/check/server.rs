@@ -4,6 +4,8 @@ use postrider_core::error::{Error, ErrorKind, Result};
 
 use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
+use crate::options::ConnectOptions;
+use crate::quote::quote_identifier;
 
 /// The version as `server_version_num` has it.
 pub(super) async fn version(connection: &Connection) -> Result<i64> {
@@ -18,7 +20,7 @@ pub(super) fn is_supported(version: i64) -> bool {
     (140_000..190_000).contains(&version)
 }
 
-pub(super) async fn check(connection: &Connection, version: i64) -> Result<Vec<Finding>> {
+pub(super) async fn check(connection: &Connection, options: &ConnectOptions, version: i64) -> Result<Vec<Finding>> {
     if !is_supported(version) {
         return Ok(vec![Finding::new(
             Severity::Error,
@@ -33,7 +35,7 @@ pub(super) async fn check(connection: &Connection, version: i64) -> Result<Vec<F
            (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'), \
            (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'), \
            (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user), \
-           current_setting('server_encoding')";
+           current_setting('server_encoding'), current_user::text";
     let rows = connection.query(&text.into(), &Parameters::new()).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
     let mut findings = Vec::new();
@@ -46,7 +48,7 @@ pub(super) async fn check(connection: &Connection, version: i64) -> Result<Vec<F
             ErrorKind::Configuration,
             Subject::Server,
             "The server is a standby, and claims must be written.",
-            "Give the primary's address.",
+            options.primary_hint(),
         );
     }
     if field::<&str>(row, 1)? != "logical" {
@@ -64,7 +66,7 @@ pub(super) async fn check(connection: &Connection, version: i64) -> Result<Vec<F
             ErrorKind::Privilege,
             Subject::Role,
             "Our role may not use replication.",
-            "As a superuser: ALTER ROLE … REPLICATION; with our role's name.",
+            &format!("As a superuser: ALTER ROLE {} REPLICATION;", quote_identifier(field(row, 8)?)),
         );
     }
     encoding(row, &mut find)?;

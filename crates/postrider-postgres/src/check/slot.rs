@@ -6,6 +6,7 @@ use tokio_postgres::Row;
 use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
 use crate::objects::SourceObjects;
+use crate::quote::drop_slot_statement;
 
 pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> Result<Vec<Finding>> {
     // That a publication is younger than the slot's position shows nowhere here: `catalog_xmin` lags behind whatever runs elsewhere
@@ -35,11 +36,14 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
     Ok(findings)
 }
 
-type Judged = Option<(Severity, ErrorKind, String, &'static str)>;
+type Judged = Option<(Severity, ErrorKind, String, String)>;
 
 fn origin(row: &Row, name: &str) -> Result<Judged> {
-    let another = "Choose another slot name, or drop the slot if nobody needs it.";
-    let judged = |sentence| Some((Severity::Error, ErrorKind::SlotForeign, sentence, another));
+    let judged = |sentence| {
+        let hint =
+            format!("Choose another slot name, or drop the slot if nobody needs it: {}", drop_slot_statement(name));
+        Some((Severity::Error, ErrorKind::SlotForeign, sentence, hint))
+    };
     Ok(if !field::<bool>(row, 0)? {
         judged(format!("The slot \"{name}\" is no logical slot of pgoutput."))
     } else if !field::<Option<bool>>(row, 1)?.unwrap_or(false) {
@@ -60,13 +64,13 @@ fn preparation(row: &Row, objects: &SourceObjects) -> Result<Judged> {
             Severity::Error,
             ErrorKind::Configuration,
             "The server cannot send prepared transactions before their verdict, as source.two_phase asks.".to_owned(),
-            "That takes PostgreSQL 15. Without the key a prepared transaction is delivered at its COMMIT PREPARED, like any other.",
+            "That takes PostgreSQL 15. Without the key a prepared transaction is delivered at its COMMIT PREPARED, like any other.".to_owned(),
         )),
         (true, false) => Some((
             Severity::Note,
             ErrorKind::SlotForeign,
             format!("The slot \"{name}\" is not marked for two-phase commit yet; the next start marks it for good."),
-            "Take source.two_phase out if that is not wanted.",
+            "Take source.two_phase out if that is not wanted.".to_owned(),
         )),
         (false, true) => Some((
             Severity::Note,
@@ -74,7 +78,10 @@ fn preparation(row: &Row, objects: &SourceObjects) -> Result<Judged> {
             format!(
                 "The slot \"{name}\" is marked for two-phase commit: prepared transactions are kept until their verdict."
             ),
-            "That stays with the slot. Set source.two_phase to say that it is meant; drop the slot to end it.",
+            format!(
+                "That stays with the slot. Set source.two_phase to say that it is meant; to end it, drop the slot: {}",
+                drop_slot_statement(name)
+            ),
         )),
         _ => None,
     })
@@ -86,13 +93,16 @@ fn health(row: &Row, name: &str) -> Result<Judged> {
             Severity::Error,
             ErrorKind::SlotLost,
             format!("The slot \"{name}\" is lost: the server has removed the log it needs."),
-            "Drop the slot and run `postrider setup`; what was written between is not in the log any more.",
+            format!(
+                "{} Then run `postrider setup`; what was written between is not in the log any more.",
+                drop_slot_statement(name)
+            ),
         )),
         "unreserved" => Some((
             Severity::Warning,
             ErrorKind::SlotLost,
             format!("The slot \"{name}\" is about to be lost: it is past max_slot_wal_keep_size."),
-            "Start Postrider at once, or raise max_slot_wal_keep_size and reload.",
+            "Start Postrider at once, or raise max_slot_wal_keep_size and reload.".to_owned(),
         )),
         _ => None,
     })
@@ -101,6 +111,6 @@ fn health(row: &Row, name: &str) -> Result<Judged> {
 fn company(row: &Row, name: &str) -> Result<Judged> {
     Ok(field::<bool>(row, 4)?.then(|| {
         let sentence = format!("A session reads from the slot \"{name}\" now.");
-        (Severity::Note, ErrorKind::SlotInUse, sentence, "Only one process can read from a slot at a time.")
+        (Severity::Note, ErrorKind::SlotInUse, sentence, "Only one process can read from a slot at a time.".to_owned())
     }))
 }

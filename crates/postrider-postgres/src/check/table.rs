@@ -8,13 +8,16 @@ use postrider_core::route::{OutboxTable, WorkMapping};
 use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
 use crate::objects::{
-    MISSING_TABLE_HINT, SPREAD_TABLE_HINT, SourceObjects, changing_columns, event_columns, outbox_name, spread_table,
-    work_name,
+    MISSING_TABLE_HINT, SPREAD_TABLE_HINT, SourceObjects, changing_columns, event_columns, missing_column_hint,
+    outbox_name, spread_table, work_name,
 };
 use crate::quote::quote_identifier;
 
 /// Above this share of a page, a burst of updates finds no room on its page.
 const FILLFACTOR_MAX: i64 = 70;
+
+/// What to do about a column of an outbox table that is not there: only the application can fill it.
+const MISSING_COLUMN_HINT: &str = "Name the right column in the configuration.";
 
 /// What the catalogue says of one table.
 struct Facts {
@@ -93,7 +96,7 @@ impl Facts {
     fn judge_outbox(&self, table: &OutboxTable) -> Vec<Finding> {
         let needed = event_columns(&table.columns);
         let mut findings: Vec<Finding> =
-            needed.into_iter().filter_map(|column| self.judge_column(column, &[])).collect();
+            needed.into_iter().filter_map(|column| self.judge_column(column, &[], MISSING_COLUMN_HINT)).collect();
         findings.extend(self.judge_identity());
         findings
     }
@@ -103,22 +106,23 @@ impl Facts {
         if self.is_spread {
             return vec![self.error(spread_table(&self.name), SPREAD_TABLE_HINT.to_owned())];
         }
-        let mut findings: Vec<Finding> =
-            wanted(mapping).into_iter().filter_map(|(column, types)| self.judge_column(column, types)).collect();
+        let mut findings: Vec<Finding> = wanted(mapping)
+            .into_iter()
+            .filter_map(|(column, types)| {
+                self.judge_column(column, types, &missing_column_hint(mapping, &self.name, column))
+            })
+            .collect();
         findings.extend(self.judge_key(mapping));
         findings.extend(self.judge_identity());
         findings.extend(self.judge_indexes(mapping));
         findings
     }
 
-    fn judge_column(&self, column: &str, types: &[&str]) -> Option<Finding> {
+    fn judge_column(&self, column: &str, types: &[&str], missing: &str) -> Option<Finding> {
         let Facts { name, .. } = self;
         let quoted = quote_identifier(column);
         match self.columns.get(column) {
-            None => Some(self.error(
-                format!("The table {name} has no column {quoted}."),
-                "Name the right column in the configuration, or add it: `postrider setup --print` shows the canonical table.".to_owned(),
-            )),
+            None => Some(self.error(format!("The table {name} has no column {quoted}."), missing.to_owned())),
             Some(found) if !types.is_empty() && !types.contains(&found.as_str()) => Some(self.error(
                 format!("The column {quoted} of {name} is of type {found}."),
                 format!("It must be of type {}.", types.join(" or ")),
@@ -166,7 +170,7 @@ impl Facts {
 
     fn judge_indexes(&self, mapping: &WorkMapping) -> Vec<Finding> {
         let Facts { name, .. } = self;
-        let warn = |sentence, hint: &str| {
+        let warn = |sentence, hint: String| {
             Finding::new(Severity::Warning, ErrorKind::Table, Subject::WorkTable, sentence, hint)
         };
         let changing = changing_columns(mapping);
@@ -183,7 +187,8 @@ impl Facts {
                         "The index {index} of {name} mentions {}: no transition of a row is a HOT update any more.",
                         touched.join(", ")
                     ),
-                    "Drop the index if no query of yours needs it: Postrider needs none on state, stage or time.",
+                    "Drop the index if no query of yours needs it: Postrider needs none on state, stage or time."
+                        .to_owned(),
                 ));
             }
         }
@@ -191,7 +196,11 @@ impl Facts {
         if !self.indexes.values().any(|columns| columns.contains(closed_at)) {
             findings.push(warn(
                 format!("The table {name} has no index of its open rows: at each start all rows are read."),
-                "CREATE INDEX CONCURRENTLY on the key columns WHERE the closing time IS NULL; `postrider setup --print` shows it.",
+                format!(
+                    "CREATE INDEX CONCURRENTLY ON {name} ({}) WHERE {} IS NULL;",
+                    mapping.key.iter().map(|column| quote_identifier(column)).collect::<Vec<_>>().join(", "),
+                    quote_identifier(closed_at)
+                ),
             ));
         }
         if self.fillfactor > FILLFACTOR_MAX {
@@ -200,7 +209,7 @@ impl Facts {
                     "The table {name} has fillfactor {}: a burst of updates finds no room on its pages.",
                     self.fillfactor
                 ),
-                "ALTER TABLE … SET (fillfactor = 50); new pages then keep half their room.",
+                format!("ALTER TABLE {name} SET (fillfactor = 50); new pages then keep half their room."),
             ));
         }
         findings

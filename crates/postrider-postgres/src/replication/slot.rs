@@ -6,7 +6,7 @@ use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::position::Lsn;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::errors::{Phase, protocol_violation};
+use crate::errors::{Phase, name_slot, protocol_violation};
 use crate::options::ConnectOptions;
 use crate::quote::quote_identifier;
 use crate::wire::{TextRow, Wire};
@@ -14,13 +14,16 @@ use crate::wire::{TextRow, Wire};
 /// After so long a creation that still waits is looked into.
 const LOOK_AFTER: Duration = Duration::from_secs(2);
 
-/// The transaction whose end a new slot waits for: the oldest that has written, and who runs it.
+/// The transaction whose end a new slot waits for: the oldest that has written, who runs it, and the statement that ends it.
 const OLDEST_WRITER: &str = "
-    SELECT xid::text, who
-    FROM (SELECT backend_xid AS xid, 'process ' || pid || ', \"' || coalesce(application_name, '') || '\"' AS who
+    SELECT xid::text, who, cure
+    FROM (SELECT backend_xid AS xid, 'process ' || pid || ', \"' || coalesce(application_name, '') || '\"' AS who,
+                 'SELECT pg_terminate_backend(' || pid || ');' AS cure
           FROM pg_stat_activity WHERE backend_xid IS NOT NULL
           UNION ALL
-          SELECT transaction, 'prepared as \"' || gid || '\"' FROM pg_prepared_xacts) AS writers
+          SELECT transaction, 'prepared as \"' || gid || '\" in database \"' || database || '\"',
+                 'ROLLBACK PREPARED ' || quote_literal(gid) || ';'
+          FROM pg_prepared_xacts) AS writers
     ORDER BY age(xid) DESC LIMIT 1";
 
 /// A slot that was just made.
@@ -28,6 +31,13 @@ const OLDEST_WRITER: &str = "
 pub struct CreatedSlot {
     /// The stream starts with the first transaction that commits after this.
     pub consistent_point: Lsn,
+}
+
+/// Whom a new slot waits for.
+struct Writer {
+    who: String,
+    /// The statement that ends its transaction.
+    cure: Option<String>,
 }
 
 /// Creates a logical slot for pgoutput. The server first waits for every transaction that has already written
@@ -43,17 +53,18 @@ pub async fn create_slot(options: &ConnectOptions, slot: &str, patience: Duratio
     let command = create_command(slot, server_version(&mut wire).await?);
     let began = Instant::now();
     let process_id = wire.process_id;
+    let named = |refusal| name_slot(refusal, slot);
     let rows = {
         let creation = wire.query_unbounded(Phase::CreateSlot, &command);
         tokio::pin!(creation);
         let look_at = began + LOOK_AFTER.min(patience);
         tokio::select! {
-            outcome = &mut creation => outcome?,
+            outcome = &mut creation => outcome.map_err(named)?,
             () = sleep_until(look_at) => {
-                let writer = oldest_writer(options).await?;
-                tracing::warn!("the new replication slot is waiting for {writer}");
+                let Writer { who, .. } = oldest_writer(options).await?;
+                tracing::warn!("the new replication slot is waiting for {who}");
                 match timeout_at(began + patience, &mut creation).await {
-                    Ok(outcome) => outcome?,
+                    Ok(outcome) => outcome.map_err(named)?,
                     Err(_elapsed) => return Err(give_up(options, process_id, patience).await),
                 }
             }
@@ -74,7 +85,8 @@ pub async fn create_slot(options: &ConnectOptions, slot: &str, patience: Duratio
 /// `SlotMissing`, `SlotInUse`, and what connecting leads to.
 pub async fn drop_slot(options: &ConnectOptions, slot: &str) -> Result<()> {
     let mut wire = Wire::connect(options).await?;
-    wire.query(Phase::DropSlot, &format!("DROP_REPLICATION_SLOT {}", quote_identifier(slot))).await?;
+    let dropped = wire.query(Phase::DropSlot, &format!("DROP_REPLICATION_SLOT {}", quote_identifier(slot))).await;
+    dropped.map_err(|refusal| name_slot(refusal, slot))?;
     wire.close().await;
     Ok(())
 }
@@ -100,11 +112,14 @@ async fn give_up(options: &ConnectOptions, process_id: i32, patience: Duration) 
         Err(error) => return error,
     };
     Error::new(ErrorKind::Transient, "a new replication slot must wait for a transaction that does not end")
-        .with_detail(format!("The server is waiting for {writer}; {} s passed.", patience.as_secs()))
-        .with_hint("End that transaction, then run `postrider setup` again: SELECT pg_terminate_backend(…) or ROLLBACK PREPARED '…';")
+        .with_detail(format!("The server is waiting for {}; {} s passed.", writer.who, patience.as_secs()))
+        .with_hint(match writer.cure {
+            Some(cure) => format!("End that transaction, then run `postrider setup` again: {cure}"),
+            None => "Run `postrider setup` again.".to_owned(),
+        })
 }
 
-async fn cancel_creation(options: &ConnectOptions, process_id: i32) -> Result<String> {
+async fn cancel_creation(options: &ConnectOptions, process_id: i32) -> Result<Writer> {
     let writer = oldest_writer(options).await?;
     let mut wire = Wire::connect(options).await?;
     wire.query(Phase::Query, &format!("SELECT pg_cancel_backend({process_id})")).await?;
@@ -112,16 +127,19 @@ async fn cancel_creation(options: &ConnectOptions, process_id: i32) -> Result<St
     Ok(writer)
 }
 
-async fn oldest_writer(options: &ConnectOptions) -> Result<String> {
+async fn oldest_writer(options: &ConnectOptions) -> Result<Writer> {
     let mut wire = Wire::connect(options).await?;
     let rows = wire.query(Phase::Query, OLDEST_WRITER).await?;
     wire.close().await;
-    let mut columns = rows.into_iter().next().unwrap_or_default().into_iter().flatten();
-    Ok(match (columns.next(), columns.next()) {
+    let mut columns = rows.into_iter().next().unwrap_or_default().into_iter();
+    let mut next = || columns.next().flatten();
+    let (xid, who, cure) = (next(), next(), next());
+    let who = match (xid, who) {
         (Some(xid), Some(who)) => format!("transaction {xid} ({who})"),
         (Some(xid), None) => format!("transaction {xid}"),
-        _ => "running transactions to be logged".to_owned(),
-    })
+        (None, _) => "running transactions to be logged".to_owned(),
+    };
+    Ok(Writer { who, cure })
 }
 
 fn first_text(rows: Vec<TextRow>) -> Option<String> {

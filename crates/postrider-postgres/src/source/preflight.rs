@@ -9,7 +9,8 @@ use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::position::Lsn;
 
 use crate::errors::{Phase, protocol_violation};
-use crate::quote::quote_literal;
+use crate::options::ConnectOptions;
+use crate::quote::{drop_slot_statement, quote_literal};
 use crate::wire::{TextRow, Wire};
 
 /// The oldest server whose pgoutput sends logical messages.
@@ -59,16 +60,22 @@ struct Slot {
 /// # Errors
 /// `WalLevel`, `SlotMissing`, `SlotForeign`, `SlotLost`, `PublicationMissing`, `Configuration` (an old server, a
 /// standby), each with what to do.
-pub(crate) async fn check(wire: &mut Wire, slot: &str, publication: &str, durable_end: Lsn) -> Result<Cleared> {
+pub(crate) async fn check(
+    wire: &mut Wire,
+    options: &ConnectOptions,
+    slot: &str,
+    publication: &str,
+    durable_end: Lsn,
+) -> Result<Cleared> {
     let server = ask_server(wire, publication).await?;
-    check_server(&server, durable_end)?;
+    check_server(&server, options, durable_end)?;
     let found = ask_slot(wire, slot).await?.ok_or_else(|| missing_slot(slot, &server.database))?;
     check_slot(&found, &server.database)?;
     check_position(&found, durable_end)?;
     if !server.has_publication {
         return Err(Error::new(ErrorKind::PublicationMissing, "the publication does not exist")
             .with_detail(format!("It is \"{publication}\" in database \"{}\".", server.database))
-            .with_hint("If the slot is new, `postrider setup` makes the publication; it must be older than the slot, so drop the slot first: SELECT pg_drop_replication_slot('…');"));
+            .with_hint(format!("If the slot is new, `postrider setup` makes the publication; it must be older than the slot, so drop the slot first: {}", drop_slot_statement(slot))));
     }
     let Server { wal_sender_timeout, version: server_version, .. } = server;
     Ok(Cleared { wal_sender_timeout, server_version, two_phase: found.two_phase })
@@ -133,7 +140,7 @@ async fn ask_slot(wire: &mut Wire, slot: &str) -> Result<Option<Slot>> {
     }))
 }
 
-fn check_server(server: &Server, durable_end: Lsn) -> Result<()> {
+fn check_server(server: &Server, options: &ConnectOptions, durable_end: Lsn) -> Result<()> {
     if server.version < SERVER_VERSION_MIN {
         return Err(Error::new(ErrorKind::Configuration, "the server is too old")
             .with_detail(format!("Its version is {}.", server.version / 10_000))
@@ -142,7 +149,7 @@ fn check_server(server: &Server, durable_end: Lsn) -> Result<()> {
     if server.in_recovery {
         return Err(Error::new(ErrorKind::Configuration, "the server is a standby")
             .with_detail("It is in recovery, and this version reads the log of a primary only.")
-            .with_hint("Give the primary's address."));
+            .with_hint(options.primary_hint()));
     }
     if server.wal_level != "logical" && server.version < SERVER_VERSION_ON_DEMAND {
         return Err(Error::new(ErrorKind::WalLevel, "the server does not write a logical log")
@@ -173,7 +180,7 @@ fn check_slot(slot: &Slot, database: &str) -> Result<()> {
         let reason = slot.invalidation_reason.as_deref().unwrap_or("the log that it needs was removed");
         return Err(Error::new(ErrorKind::SlotLost, "the replication slot is lost")
             .with_detail(format!("The slot \"{name}\" was invalidated: {reason}."))
-            .with_hint("What was not yet read is gone from the log. Drop the slot, run `postrider setup`, and give max_slot_wal_keep_size more room."));
+            .with_hint(format!("What was not yet read is gone from the log. {} Then run `postrider setup`, and give max_slot_wal_keep_size more room.", drop_slot_statement(name))));
     }
     if slot.temporary {
         return Err(foreign(

@@ -23,8 +23,7 @@ const REPORTED_PINS: [(&str, &str); 4] =
 pub(super) async fn connect(options: &ConnectOptions, endpoint: &Endpoint, purpose: Purpose) -> Result<Wire> {
     let place = endpoint.to_string();
     let socket = Socket::connect(options, endpoint).await.map_err(|error| {
-        map_io_error("cannot connect to the server", &place, error)
-            .with_hint("Check that the server runs, and that host and port in the address are its own.")
+        map_io_error("cannot connect to the server", &place, error).with_hint(endpoint.unreachable_hint())
     })?;
     let socket = agree_on_tls(options, endpoint, socket).await?;
     let mut wire = Wire::over(socket, place);

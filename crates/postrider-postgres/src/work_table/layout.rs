@@ -12,7 +12,7 @@ use tokio_postgres::types::{FromSql, Type};
 
 use super::cells::{Cells, Unreadable};
 use crate::client::{Connection, Parameters};
-use crate::objects::{MISSING_TABLE_HINT, SPREAD_TABLE_HINT, spread_table};
+use crate::objects::{MISSING_TABLE_HINT, SPREAD_TABLE_HINT, missing_column_hint, spread_table};
 use crate::quote::{quote_identifier, quote_table};
 
 /// The table and the mapped columns, ready to be written into statements.
@@ -68,7 +68,7 @@ impl Layout {
                 .with_hint(SPREAD_TABLE_HINT));
         }
         let types: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-        let column = |name: &str| find_column(&types, &table, name);
+        let column = |name: &str| find_column(&types, mapping, &table, name);
         Ok(Layout {
             key: mapping.key.iter().map(|name| column(name)).collect::<Result<_>>()?,
             stage: column(&mapping.stage)?,
@@ -198,12 +198,12 @@ pub(super) fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Syn
         .with_hint("`postrider check` compares the table's columns with what they must be.")
 }
 
-fn find_column(types: &[(String, String)], table: &str, name: &str) -> Result<Column> {
+fn find_column(types: &[(String, String)], mapping: &WorkMapping, table: &str, name: &str) -> Result<Column> {
     let found = types.iter().find(|(known, _)| known == name);
     let (_, type_name) = found.ok_or_else(|| {
         Error::new(ErrorKind::Table, "a column of the work table does not exist")
             .with_detail(format!("Table {table} has no column {}.", quote_identifier(name)))
-            .with_hint("Name the right column in the configuration, or add it: `postrider setup --print` shows the canonical table.")
+            .with_hint(missing_column_hint(mapping, table, name))
     })?;
     Ok(Column { name: quote_identifier(name), type_name: type_name.clone() })
 }

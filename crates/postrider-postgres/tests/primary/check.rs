@@ -2,10 +2,11 @@
 
 use expect_test::expect;
 use postrider_core::error::ErrorKind;
-use postrider_postgres::{SetupSettings, Severity, Subject, apply, check};
+use postrider_core::work::OwnerId;
+use postrider_postgres::{PgWorkTable, SetupSettings, Severity, Subject, WorkTableSettings, apply, check};
 use tokio_postgres::error::SqlState;
 
-use crate::database::{Database, canonical_objects, parse};
+use crate::database::{Database, canonical_mapping, canonical_objects, parse};
 
 /// A database that is set up, with a slot that goes with it.
 struct Ready {
@@ -181,6 +182,12 @@ async fn a_row_filter_and_a_short_column_list_are_found() {
         return;
     }
     let found = ready.broken_by(statement).await;
+    for finding in check(&ready.database.options(), &canonical_objects(&ready.name)).await.unwrap() {
+        if finding.subject == Subject::Publication {
+            ready.database.run(statements(&finding.hint)).await;
+        }
+    }
+    assert!(ready.broken_by("SELECT 1").await.is_empty(), "what is printed cures it");
     ready.remove().await;
     expect![[r#"
     error PR010 The publication "NAME" filters the rows of "public"."outbox_event".
@@ -209,6 +216,97 @@ async fn a_role_without_rights_is_told_which() {
         error Our role lacks the privilege UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "closed_at", "last_error", "updated_at") on "public"."pending_work".
         warning Our role lacks the privilege SELECT on "public"."outbox_event"."#]]
     .assert_eq(&lines.join("\n"));
+}
+
+/// The statements of a hint, from the first word of SQL to the last semicolon.
+fn statements(hint: &str) -> &str {
+    let begin =
+        ["BEGIN;", "GRANT ", "ALTER ", "CREATE ", "SELECT "].into_iter().filter_map(|word| hint.find(word)).min();
+    let text = &hint[begin.unwrap_or_else(|| panic!("nothing to type: {hint}"))..];
+    &text[..=text.rfind(';').unwrap_or_else(|| panic!("no statement: {hint}"))]
+}
+
+#[tokio::test]
+async fn what_a_finding_says_to_type_can_be_pasted_and_cures_it() {
+    let ready = Ready::create().await;
+    let objects = canonical_objects(&ready.name);
+    ready
+        .database
+        .run(
+            "ALTER TABLE pending_work DROP COLUMN request_hash, DROP COLUMN last_error, DROP COLUMN updated_at; \
+             DROP INDEX pending_work_open_idx; ALTER TABLE pending_work RESET (fillfactor)",
+        )
+        .await;
+    let found = async || {
+        let mut findings = check(&ready.database.options(), &objects).await.unwrap();
+        findings.retain(|finding| finding.subject != Subject::Server);
+        findings
+    };
+    let findings = found().await;
+    assert_eq!(findings.len(), 5, "{findings:?}");
+    for finding in findings {
+        ready.database.run(statements(&finding.hint)).await;
+    }
+    assert_eq!(found().await, []);
+    ready.remove().await;
+}
+
+#[tokio::test]
+async fn a_foreign_slot_is_dropped_by_what_is_printed() {
+    let ready = Ready::create().await;
+    let name = &ready.name;
+    ready
+        .database
+        .run(&format!("SELECT pg_drop_replication_slot('{name}'); SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')"))
+        .await;
+    let findings = check(&ready.database.options(), &canonical_objects(name)).await.unwrap();
+    let foreign = findings.iter().find(|finding| finding.kind == ErrorKind::SlotForeign).unwrap();
+    ready.database.run(statements(&foreign.hint)).await;
+    let findings = check(&ready.database.options(), &canonical_objects(name)).await.unwrap();
+    assert!(findings.iter().any(|finding| finding.kind == ErrorKind::SlotMissing), "{findings:?}");
+}
+
+/// A role whose name must be quoted, in a database where the public may do less than usual.
+#[tokio::test]
+async fn a_role_that_could_not_claim_is_refused_at_the_start_and_told_what_to_grant() {
+    let ready = Ready::create().await;
+    let name = &ready.name;
+    ready
+        .database
+        .run(&format!(
+            "CREATE ROLE \"{name}_Poor\" LOGIN REPLICATION PASSWORD 'secret'; REVOKE ALL ON SCHEMA public FROM PUBLIC; \
+             DO $$ DECLARE f regprocedure; BEGIN \
+               FOR f IN SELECT oid::regprocedure FROM pg_proc WHERE proname = 'pg_logical_emit_message' LOOP \
+                 EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || f || ' FROM PUBLIC'; END LOOP; END $$"
+        ))
+        .await;
+    let options = parse(&ready.database.cluster.url_as(&format!("{name}_Poor"), "secret", name));
+    let open =
+        async || PgWorkTable::open(options.clone(), &canonical_mapping(), &WorkTableSettings::new(OwnerId(1))).await;
+    let refused = open().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Privilege, "{}", refused.report());
+    for word in ["the schema of", "privilege SELECT on", "privilege UPDATE (\"stage\",", "pg_logical_emit_message("] {
+        assert!(refused.detail().unwrap().contains(word), "{word}: {}", refused.report());
+    }
+    let lacking = async || {
+        let mut findings = check(&options, &canonical_objects(name)).await.unwrap();
+        findings.retain(|finding| finding.kind == ErrorKind::Privilege);
+        findings
+    };
+    let of_outbox: Vec<_> =
+        lacking().await.into_iter().filter(|finding| finding.severity == Severity::Warning).collect();
+    ready.database.run(statements(refused.hint().unwrap())).await;
+    open().await.unwrap();
+    for finding in of_outbox {
+        ready.database.run(statements(&finding.hint)).await;
+    }
+    assert_eq!(lacking().await, []);
+    ready.database.run(&format!("ALTER ROLE \"{name}_Poor\" NOREPLICATION")).await;
+    let findings = lacking().await;
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    ready.database.run(statements(&findings[0].hint["As a superuser: ".len()..])).await;
+    assert_eq!(lacking().await, []);
+    ready.remove().await;
 }
 
 #[tokio::test]

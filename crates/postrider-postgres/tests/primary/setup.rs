@@ -5,10 +5,11 @@ use std::time::Duration;
 use expect_test::expect;
 use postrider_core::error::ErrorKind;
 use postrider_core::ports::{ClaimReply, ClaimRequest, Primary, Transition, WorkTable};
+use postrider_core::route::WorkMapping;
 use postrider_core::work::{OwnerId, StageName, WorkKey};
 use postrider_postgres::{
-    Circumstances, PgPrimary, PgWorkTable, SetupSettings, StepOutcome, WorkIdentity, WorkTableSettings, apply, check,
-    plan,
+    Circumstances, PgPrimary, PgWorkTable, SetupSettings, StepObject, StepOutcome, WorkIdentity, WorkTableSettings,
+    apply, check, plan,
 };
 
 use crate::database::{Database, canonical_mapping, canonical_objects, parse};
@@ -19,7 +20,7 @@ fn settings(name: &str) -> SetupSettings {
 
 #[test]
 fn the_plan_prints_the_publication_before_the_slot() {
-    let steps = plan(&settings("quoting"), &Circumstances::canonical(15));
+    let steps = plan(&settings("quoting"), &Circumstances::unseen(15, &canonical_objects("quoting")));
     let statements: Vec<_> =
         steps.iter().filter(|step| !step.sql.contains("CREATE TABLE")).map(|step| step.sql.as_str()).collect();
     expect![[r#"
@@ -36,12 +37,19 @@ fn the_plan_prints_the_publication_before_the_slot() {
 
 #[test]
 fn there_is_no_column_list_where_it_would_do_harm() {
-    for circumstances in [Circumstances::canonical(14), Circumstances { major: 15, work_identity: WorkIdentity::Full }]
-    {
-        let steps = plan(&settings("quoting"), &circumstances);
-        assert!(steps.iter().any(
-            |step| step.sql.contains(r#""public"."pending_work" WITH"#) || step.sql.contains("\"pending_work\"\n")
-        ));
+    let canonical = canonical_objects("quoting");
+    let mut own = canonical.clone();
+    own.routing.work = Some(WorkMapping { table: "work".to_owned(), ..canonical_mapping() });
+    for (objects, circumstances, table) in [
+        (&canonical, Circumstances::unseen(14, &canonical), "pending_work"),
+        (&canonical, Circumstances { major: 15, work_identity: WorkIdentity::Full }, "pending_work"),
+        // Its rows may be identified by another key than the mapped one, or by all columns.
+        (&own, Circumstances::unseen(15, &own), "work"),
+    ] {
+        let steps = plan(&SetupSettings { objects: objects.clone(), role: None }, &circumstances);
+        let publication = steps.iter().find(|step| step.object == StepObject::Publication).unwrap();
+        assert!(publication.sql.contains(&format!("\"public\".\"{table}\"\n    WITH")), "{}", publication.sql);
+        assert_eq!(publication.purpose.contains("`postrider setup` asks"), table == "work", "{}", publication.purpose);
     }
 }
 

@@ -205,6 +205,7 @@ async fn a_publication_younger_than_the_slot_is_an_error_and_no_silence() {
         }
     };
     assert_eq!(error.kind(), ErrorKind::PublicationMissing, "{}", error.report());
+    assert!(error.hint().unwrap().contains("SELECT pg_drop_replication_slot('s');"), "{}", error.report());
 }
 
 #[tokio::test]
@@ -327,13 +328,18 @@ async fn a_server_that_waits_may_go_as_soon_as_it_hears_what_it_waits_for() {
 
 #[tokio::test]
 async fn a_slot_that_waits_for_a_transaction_says_which_and_leaves_nothing_behind() {
-    let server = Server::start(|builder| builder).await;
+    let server = Server::start(|builder| builder.setting("max_prepared_transactions", "1")).await;
     server.run("CREATE TABLE public.t (id int); BEGIN; INSERT INTO public.t VALUES (1)").await;
     let xid = server.text("SELECT pg_current_xact_id()::xid").await;
     let error = create_slot(&options(&server.cluster.url()), "s", Duration::from_secs(3)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{}", error.report());
     assert!(error.detail().unwrap().contains(&format!("transaction {xid} (")), "{}", error.report());
-    server.run("COMMIT").await;
+    let pid = server.text("SELECT pg_backend_pid()").await;
+    assert!(error.hint().unwrap().ends_with(&format!("SELECT pg_terminate_backend({pid});")), "{}", error.report());
+    server.run("PREPARE TRANSACTION 'it''s'").await;
+    let error = create_slot(&options(&server.cluster.url()), "s", Duration::from_secs(3)).await.unwrap_err();
+    assert!(error.hint().unwrap().ends_with("ROLLBACK PREPARED 'it''s';"), "{}", error.report());
+    server.run("ROLLBACK PREPARED 'it''s'").await;
     server.wait_for("SELECT count(*) FROM pg_replication_slots", "0").await;
     server.wait_for("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender'", "0").await;
     server.wait_for("SELECT count(*) FROM pg_replication_slots", "0").await;

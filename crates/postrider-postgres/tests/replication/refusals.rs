@@ -5,7 +5,7 @@ use std::fs;
 use postrider_core::error::ErrorKind;
 use postrider_core::ports::LogSource;
 use postrider_core::position::Lsn;
-use postrider_postgres::{ReplicationSource, connect_client, create_slot};
+use postrider_postgres::{ReplicationSource, connect_client, create_slot, drop_slot};
 use xtask::postgres::Builder;
 
 use crate::{PATIENCE, Server, options, refused};
@@ -17,10 +17,15 @@ async fn what_is_not_as_it_must_be_is_refused_in_one_sentence() {
     let source = |slot: &str, publication: &str| ReplicationSource::new(options(&url), slot, publication);
     refused(&source("nope", "p"), ErrorKind::SlotMissing, "\"nope\"").await;
     refused(&source("s", "it's \"not\""), ErrorKind::PublicationMissing, "it's \"not\"").await;
+    refused(&source("s", "nope"), ErrorKind::PublicationMissing, "SELECT pg_drop_replication_slot('s');").await;
 
     let _reading = server.source().open(Lsn::ZERO).await.unwrap();
     let holder = server.text("SELECT active_pid FROM pg_replication_slots WHERE slot_name = 's'").await;
     refused(&server.source(), ErrorKind::SlotInUse, &format!("process {holder}, application \"postrider\"")).await;
+    let ends_it = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = 's';";
+    refused(&server.source(), ErrorKind::SlotInUse, ends_it).await;
+    let in_use = drop_slot(&options(&url), "s").await.unwrap_err();
+    assert!(in_use.hint().unwrap().ends_with(ends_it), "{}", in_use.report());
 
     server.run("CREATE DATABASE other").await;
     refused(&server.source_at(&server.cluster.url_of("other")), ErrorKind::SlotForeign, "\"other\"").await;
@@ -39,6 +44,7 @@ async fn what_is_not_as_it_must_be_is_refused_in_one_sentence() {
     refused(&source("phys", "p"), ErrorKind::SlotForeign, "physical").await;
     let taken = create_slot(&options(&url), "s", PATIENCE).await.unwrap_err();
     assert_eq!(taken.kind(), ErrorKind::SlotForeign, "{}", taken.report());
+    assert!(taken.hint().unwrap().ends_with("SELECT pg_drop_replication_slot('s');"), "{}", taken.report());
 }
 
 #[tokio::test]
@@ -61,6 +67,7 @@ async fn a_lost_slot_is_told_from_a_missing_one() {
     server.run("CHECKPOINT").await;
     server.wait_for("SELECT wal_status FROM pg_replication_slots WHERE slot_name = 's'", "lost").await;
     refused(&server.source(), ErrorKind::SlotLost, "max_slot_wal_keep_size").await;
+    refused(&server.source(), ErrorKind::SlotLost, "SELECT pg_drop_replication_slot('s');").await;
 }
 
 #[tokio::test]
@@ -70,6 +77,12 @@ async fn a_standby_is_refused() {
     fs::write(server.cluster.data_dir().join("standby.signal"), "").unwrap();
     server.cluster.start().unwrap();
     refused(&server.source(), ErrorKind::Configuration, "the server is a standby").await;
+    refused(&server.source(), ErrorKind::Configuration, "Give the primary's address.").await;
+    let (port, password) = (server.cluster.port(), server.cluster.password());
+    let of_several = server.source_at(&format!(
+        "host=127.0.0.1,127.0.0.1 port={port},{port} user=postgres dbname=postgres password={password}"
+    ));
+    refused(&of_several, ErrorKind::Configuration, "Add target_session_attrs=primary to the address").await;
 }
 
 #[tokio::test]

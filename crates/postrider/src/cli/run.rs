@@ -60,7 +60,6 @@ async fn assemble(
     patience: &Patience<'_>,
     (world, telemetry): (&Arc<dyn World>, &Arc<Telemetry>),
 ) -> Result<Option<Parts>> {
-    let sinks = wiring::sinks(configuration)?;
     let source = wiring::source(configuration);
     let Some(identity) = patience.insist("asking the server who it is", || source.identify()).await? else {
         return Ok(None);
@@ -71,6 +70,8 @@ async fn assemble(
     }
     let journal = wiring::journal(configuration, &identity)?;
     let staging = wiring::staging(configuration)?;
+    // After all that says more: of a second process with the same configuration, that the journal is in use.
+    let sinks = wiring::sinks(configuration)?;
     let work = match &configuration.work {
         None => None,
         Some(work) => {

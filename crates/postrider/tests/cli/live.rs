@@ -132,6 +132,21 @@ fn a_commit_becomes_a_stage_call_and_an_event_and_the_end_is_orderly() {
     let status = end_of(&["status", "-c", file_name]);
     assert_eq!(status.code, Some(0), "{}", status.stdout);
 
+    // Another process on the same file of a sink is told which; that its slot is missing comes first.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.replace(&console_port.to_string(), &free_port().to_string()).replace("/journal\"", "/another\"");
+    let other = dir.path().join("other.toml");
+    std::fs::write(&other, &text).unwrap();
+    let second = end_of(&["run", "-c", other.to_str().unwrap()]);
+    let told = format!("It is the sink \"events\". The file is {}.\n", events.display());
+    assert!(second.stderr.contains(&told) && second.stderr.contains("End the other process"), "{}", second.stderr);
+    assert_eq!(second.code, Some(2), "{}", second.stderr);
+    std::fs::write(&other, text.replace("source = { ", "source = { slot = \"nowhere\", ")).unwrap();
+    assert!(
+        end_of(&["run", "-c", other.to_str().unwrap()]).stderr.contains("error PR004: "),
+        "the sink's file came first"
+    );
+
     run.signal("TERM");
     assert_eq!(run.wait(), Some(0));
     let status = end_of(&["status", "--json", "-c", file_name]);

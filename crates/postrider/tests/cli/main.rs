@@ -137,6 +137,9 @@ fn a_server_that_does_not_answer_is_one_clear_error() {
     assert_eq!(ended.code, Some(3));
     assert!(ended.stdout.contains("ok      configuration\nwrong   database: PR011: "), "{}", ended.stdout);
     assert!(ended.stdout.contains("wrong   stage PRICING: PR017: "), "{}", ended.stdout);
+    for to_type in ["pg_isready -h '127.0.0.1' -p 1\n", "curl -i http://127.0.0.1:1/\n"] {
+        assert!(ended.stdout.contains(to_type), "{to_type:?} is not in: {}", ended.stdout);
+    }
 
     let ended = end_of(&["check", "--json", "-c", file]);
     let report: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
@@ -157,7 +160,15 @@ fn setup_prints_the_publication_before_the_slot_without_a_server() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     let publication = ended.stdout.find("CREATE PUBLICATION").unwrap();
     assert!(publication < ended.stdout.find("logical_replication_slot").unwrap(), "{}", ended.stdout);
-    assert!(ended.stdout.contains("rider"));
+    assert!(
+        ended.stdout.contains("rider") && ended.stdout.contains("\"pending_work\" (\"group_id\""),
+        "{}",
+        ended.stdout
+    );
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("table = \"pending_work\"", "table = \"own_work\"")).unwrap();
+    let ended = end_of(&["setup", "--print", "-c", file.to_str().unwrap()]);
+    assert!(ended.stdout.contains("\"public\".\"own_work\"\n"), "no column list is made up: {}", ended.stdout);
     let ended = end_of(&["setup", "--print", "--json", "-c", file.to_str().unwrap()]);
     let plan: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert!(plan["steps"].as_array().unwrap().len() >= 3);
