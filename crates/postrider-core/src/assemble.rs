@@ -44,8 +44,8 @@ pub struct Assembler {
     block: Vec<u8>,
     schema: Schema,
     held: Option<Held>,
-    /// This transaction has to come whole.
-    whole: Option<u32>,
+    /// The next connection has to bring every transaction whole.
+    whole: bool,
     ignored_messages: u64,
 }
 
@@ -102,7 +102,7 @@ impl Assembler {
             block: Vec::new(),
             schema: Schema::default(),
             held: None,
-            whole: None,
+            whole: false,
             ignored_messages: 0,
         }
     }
@@ -122,12 +122,9 @@ impl Assembler {
             (Within::Prepare(_), tag) => self.take_prepared(tag, payload),
             (_, tag) => self.take(tag, payload, batch),
         };
-        // What comes before its commit and cannot be taken so, is read again, whole.
-        if let Err(error) = &taken
-            && let Some(xid) = wants_whole(error)
-        {
-            self.whole = Some(xid);
-        }
+        // What comes before its commit and cannot be taken so, is read again, whole. It may also roll back, and then never
+        // comes: so that is asked of one connection only.
+        self.whole = taken.as_ref().is_err_and(wants_whole);
         taken
     }
 
@@ -201,9 +198,10 @@ impl Assembler {
         }
     }
 
-    /// The stream failed over a transaction that cannot be taken before its commit, and that has not come since.
+    /// The stream failed over a transaction that cannot be taken before its commit, and nothing has come since: the next
+    /// connection has to bring every transaction whole.
     pub fn wants_whole(&self) -> bool {
-        self.whole.is_some()
+        self.whole
     }
 
     /// End LSN up to which everything has been received, whether it left a part or not.
@@ -216,7 +214,7 @@ impl Assembler {
         !matches!(self.within, Within::Nothing)
     }
 
-    /// The messages of types and tables in force after the last message, types first.
+    /// The messages of types and tables in force behind the last whole transaction that was given out, types first.
     pub fn schema(&mut self) -> &SchemaBlock {
         self.schema.kept()
     }
@@ -305,10 +303,8 @@ impl Assembler {
             empty(&mut self.block);
             self.emitted_end = end_lsn;
         }
+        self.schema.close();
         self.received_end = self.received_end.max(end_lsn);
-        if self.whole == Some(open.xid) {
-            self.whole = None;
-        }
     }
 
     /// A message between STREAM START and STREAM STOP.
@@ -518,8 +514,9 @@ fn parse(payload: &[u8]) -> Result<Message<'_>> {
     Message::parse(payload).map_err(|error| AssembleError::from(error).into())
 }
 
-fn wants_whole(error: &Error) -> Option<u32> {
-    std::error::Error::source(error)?.downcast_ref::<AssembleError>()?.wants_whole()
+fn wants_whole(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<AssembleError>());
+    source.is_some_and(AssembleError::wants_whole)
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ pub struct SchemaBlock(pub Vec<u8>);
 /// The one writer of the journal.
 pub trait JournalWriter: Send + fmt::Debug {
     /// Appends all parts. Followers see a transaction once its last part is appended. Returns the end LSN of the last
-    /// complete transaction or mark in the journal. `schema` is what is in force after the batch, for the head of a new
+    /// complete transaction or mark in the journal. `schema` is what is in force behind it, for the head of a new
     /// segment. The call writes to the page cache and does not wait for the disk.
     fn append(&mut self, batch: &TransactionBatch, schema: &SchemaBlock) -> Result<Lsn>;
 

@@ -1,6 +1,6 @@
 //! What: writes assembled transactions at the end of the journal, one frame a part.
 //! Where: `assemble ► append ► follow`; the intake's last step, and what confirming waits for.
-//! Takes and gives: a `TransactionBatch` and the schema in force after it; gives the end LSN of the last complete transaction.
+//! Takes and gives: a `TransactionBatch` and the schema in force behind its last complete transaction; gives the end LSN of the last complete transaction.
 //! Never: waits for the disk, shows a part of a transaction, or writes out of commit order.
 
 use crate::disk::SyncPoint;

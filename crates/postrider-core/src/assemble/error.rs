@@ -56,14 +56,14 @@ pub enum AssembleError {
 }
 
 impl AssembleError {
-    /// The streamed transaction that has to come again, whole and after its commit.
-    pub(super) fn wants_whole(&self) -> Option<u32> {
-        match self {
-            AssembleError::DoubtfulAbort { xid }
-            | AssembleError::StagingFull { xid }
-            | AssembleError::ManySubtransactions { xid } => Some(*xid),
-            _ => None,
-        }
+    /// The streamed transaction has to come again, whole and after its commit.
+    pub(super) fn wants_whole(&self) -> bool {
+        matches!(
+            self,
+            AssembleError::DoubtfulAbort { .. }
+                | AssembleError::StagingFull { .. }
+                | AssembleError::ManySubtransactions { .. }
+        )
     }
 }
 
@@ -114,7 +114,7 @@ impl From<ParseError> for AssembleError {
 
 impl From<AssembleError> for Error {
     fn from(error: AssembleError) -> Error {
-        if error.wants_whole().is_some() {
+        if error.wants_whole() {
             return Error::new(ErrorKind::Transient, "a transaction cannot be taken before its commit")
                 .with_source(error)
                 .with_hint(
@@ -128,7 +128,7 @@ impl From<AssembleError> for Error {
                 );
                 Error::new(ErrorKind::JournalForeign, "a prepared transaction was committed that the journal does not hold")
                     .with_detail(detail)
-                    .with_hint("If the journal's `staging` folder was moved or lost, put it back. To go on without the transaction, drop the slot, run `postrider setup`, start with an empty journal, and bring its rows to the consumers by hand.")
+                    .with_hint("If the journal's `staging` folder was moved or lost, put it back. To go on without the transaction, drop the slot, run `postrider setup`, start with an empty journal, and bring its rows to the consumers by hand, and those of all that was committed since.")
             }
             AssembleError::CopyPending => {
                 Error::new(ErrorKind::Internal, "cannot assemble the logical replication stream").with_source(error)

@@ -20,8 +20,10 @@ pub(super) struct Key {
 pub(super) struct Schema {
     /// What the server takes us to know outside of streamed transactions, and when it came.
     told: BTreeMap<Key, (u64, Box<[u8]>)>,
-    /// What a reader of the journal's end knows.
+    /// What a reader knows behind the last whole transaction that was given out.
     kept: BTreeMap<Key, Box<[u8]>>,
+    /// What the transaction that is being given out adds to that.
+    fresh: BTreeMap<Key, Box<[u8]>>,
     /// Keys told and not kept.
     behind: BTreeSet<Key>,
     arrivals: u64,
@@ -61,13 +63,18 @@ impl Schema {
     /// The message goes into the journal. `false`: a reader knows it already.
     pub(super) fn keep(&mut self, message: &[u8]) -> bool {
         let Some(key) = Key::of(message) else { return true };
-        if self.kept.get(&key).is_some_and(|known| **known == *message) {
+        if self.known(key).is_some_and(|known| **known == *message) {
             return false;
         }
-        self.kept.insert(key, message.into());
-        self.stale = true;
+        self.fresh.insert(key, message.into());
         self.compare(key);
         true
+    }
+
+    /// The transaction that was given out is whole.
+    pub(super) fn close(&mut self) {
+        self.stale |= !self.fresh.is_empty();
+        self.kept.append(&mut self.fresh);
     }
 
     /// A streamed transaction with these messages has committed and is in the journal: from now on the server counts on them,
@@ -75,9 +82,9 @@ impl Schema {
     pub(super) fn settle(&mut self, arrived: &BTreeMap<Key, u64>) {
         for (key, arrival) in arrived {
             if self.told.get(key).is_none_or(|(told, _)| told < arrival)
-                && let Some(message) = self.kept.get(key)
+                && let Some(message) = self.known(*key).cloned()
             {
-                self.told.insert(*key, (*arrival, message.clone()));
+                self.told.insert(*key, (*arrival, message));
             }
             self.compare(*key);
         }
@@ -97,7 +104,7 @@ impl Schema {
         pack(self.told.values().map(|(_, message)| message))
     }
 
-    /// What a reader of the journal's end knows, types first.
+    /// What a reader knows behind the last whole transaction that was given out, types first.
     pub(super) fn kept(&mut self) -> &SchemaBlock {
         if self.stale {
             self.block.0 = pack(self.kept.values());
@@ -106,9 +113,14 @@ impl Schema {
         &self.block
     }
 
+    /// What a reader knows where the next message will stand.
+    fn known(&self, key: Key) -> Option<&Box<[u8]>> {
+        self.fresh.get(&key).or_else(|| self.kept.get(&key))
+    }
+
     fn compare(&mut self, key: Key) {
         match self.told.get(&key) {
-            Some((_, told)) if self.kept.get(&key) != Some(told) => self.behind.insert(key),
+            Some((_, told)) if self.known(key) != Some(told) => self.behind.insert(key),
             _ => self.behind.remove(&key),
         };
     }

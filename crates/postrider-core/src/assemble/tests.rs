@@ -85,6 +85,10 @@ fn check(batch: &TransactionBatch, expected: Expect) {
     expected.assert_eq(&text);
 }
 
+fn descriptions(assembler: &mut Assembler) -> Vec<Vec<u8>> {
+    Messages::new(&assembler.schema().0).map(<[u8]>::to_vec).collect()
+}
+
 fn tags(schema: &SchemaBlock) -> String {
     Messages::new(&schema.0).map(|message| char::from(message[0])).collect()
 }
@@ -235,10 +239,20 @@ fn the_schema_has_the_latest_of_each_with_types_first() {
     "#]],
     );
     assert_eq!(tags(assembler.schema()), "YRR");
-    push_all(&mut assembler, &[begin(0x160), relation(1, "renamed")]);
+    push_all(&mut assembler, &[begin(0x160), relation(1, "renamed"), commit(0x160, 0x170)]);
     let expected = [data_type(9), relation(1, "renamed"), relation(2, "b")];
-    let found: Vec<_> = Messages::new(&assembler.schema().0).map(<[u8]>::to_vec).collect();
-    assert_eq!(found, expected);
+    assert_eq!(descriptions(&mut assembler), expected);
+}
+
+/// A segment can begin while a transaction is open: what stands in its head must hold for that transaction's first row.
+#[test]
+fn a_description_within_an_open_transaction_is_not_in_force_yet() {
+    let mut assembler = Assembler::new(Lsn::ZERO);
+    push_all(&mut assembler, &[begin(0x100), relation(1, "a"), row(1), commit(0x100, 0x130)]);
+    push_all(&mut assembler, &[begin(0x140), row(1), relation(1, "renamed"), relation(2, "b"), row(1)]);
+    assert_eq!(descriptions(&mut assembler), [relation(1, "a")]);
+    push_all(&mut assembler, &[commit(0x140, 0x170)]);
+    assert_eq!(descriptions(&mut assembler), [relation(1, "renamed"), relation(2, "b")]);
 }
 
 #[test]
