@@ -7,7 +7,7 @@
 //! | `XXXXXXXX-LLLLLLLLLLLLLLLL-EEEEEEEEEEEEEEEE.finished` | the verdict has come and may not be durable in the journal yet |
 //!
 //! X: top-level transaction id; L: LSN of the prepare record; E: end LSN of the verdict's record; all in hexadecimal digits. A file
-//! begins with 256 bytes for the head, zero until it is prepared; then come blocks. Numbers are little-endian.
+//! begins with 1024 bytes for the head, zero until it is prepared; then come blocks. Numbers are little-endian.
 //!
 //! | head, offset | bytes | what |
 //! |---|---|---|
@@ -38,7 +38,8 @@ use std::sync::Arc;
 
 const FOLDER: &str = "staging";
 const MAGIC: [u8; 8] = *b"PSTRSTG1";
-const HEAD_BYTES: usize = 256;
+/// Room for the longest gid: 199 bytes of the server's encoding, in UTF-8.
+const HEAD_BYTES: usize = 1024;
 const BLOCK_HEAD_BYTES: usize = 8;
 
 /// The staging area of one journal.
@@ -369,7 +370,7 @@ fn decode_head(bytes: &[u8]) -> Option<(Prepared, u64)> {
 fn corrupt(disk: &dyn Disk, file: &str, offset: u64, what: &str) -> Error {
     Error::new(ErrorKind::JournalCorrupt, "a prepared transaction in the staging area is damaged")
         .with_detail(format!("In {}, file {file}, at byte {offset}: {what}.", disk.location()))
-        .with_hint("Restore the file from a copy: the server does not send the transaction again. To go on without it, move the file away, and bring its rows to the consumers by hand once it is committed.")
+        .with_hint("Restore the file from a copy: the server does not send the transaction again. Where that cannot be, and it is still prepared, roll it back, let the application do it again, and move the file away.")
 }
 
 fn not_staged(xid: u32) -> Error {

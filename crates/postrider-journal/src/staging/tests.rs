@@ -160,6 +160,17 @@ fn every_flipped_bit_of_a_prepared_transaction_is_found() {
     }
 }
 
+/// The server takes 199 bytes in its own encoding; in UTF-8 each may become three.
+#[test]
+fn the_longest_gid_reads_back() {
+    let disk = FakeDisk::new();
+    let mut staging = open_staging_on(Arc::new(disk.clone()), BYTES_MAX).unwrap();
+    let longest = Prepared { gid: "\u{20AC}".repeat(199), ..prepared(7) };
+    staging.prepare(&longest).unwrap();
+    let staging = open_staging_on(Arc::new(disk), BYTES_MAX).unwrap();
+    assert_eq!(staging.prepared(7), Some(longest));
+}
+
 #[test]
 fn a_disk_without_room_says_so_and_what_to_do() {
     let disk = FakeDisk::new();
