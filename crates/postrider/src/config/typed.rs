@@ -77,9 +77,9 @@ typed_table! {
         /// Default: `true`.
         streaming: bool,
         /// Read prepared transactions (PREPARE TRANSACTION) before their verdict, from PostgreSQL 15 on. They are kept
-        /// durably in the journal's directory and delivered at COMMIT PREPARED. This marks the slot for good: to go back,
-        /// drop the slot. A slot that is marked is read so in any case; without it a prepared transaction is read at its
-        /// COMMIT PREPARED.
+        /// durably in the journal's directory, and nowhere else that can be read again, and delivered at COMMIT PREPARED.
+        /// This marks the slot for good: to go back, drop the slot. A slot that is marked is read so in any case; without
+        /// it a prepared transaction is read at its COMMIT PREPARED.
         /// Default: `false`.
         two_phase: bool,
     }
