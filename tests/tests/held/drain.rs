@@ -71,9 +71,8 @@ pub(super) enum Outcome {
 }
 
 impl Server {
-    pub(super) fn start(settings: &[(&str, &str)]) -> Server {
-        let version = std::env::var("POSTRIDER_TEST_POSTGRES").ok().map(|major| major.parse().unwrap());
-        let mut builder = Cluster::builder(&find(version).unwrap());
+    pub(super) fn start(version: u32, settings: &[(&str, &str)]) -> Server {
+        let mut builder = Cluster::builder(&find(Some(version)).unwrap());
         for (name, value) in settings {
             builder = builder.setting(name, value);
         }
@@ -81,10 +80,6 @@ impl Server {
         server.run("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t");
         server.run("SELECT pg_create_logical_replication_slot('start', 'pgoutput')");
         server
-    }
-
-    pub(super) fn major(&self) -> u32 {
-        self.cluster.installation().major()
     }
 
     pub(super) fn session(&self) -> Session {
