@@ -63,7 +63,7 @@ impl Schema {
     /// The message goes into the journal. `false`: a reader knows it already.
     pub(super) fn keep(&mut self, message: &[u8]) -> bool {
         let Some(key) = Key::of(message) else { return true };
-        if self.known(key).is_some_and(|known| **known == *message) {
+        if self.known(key) == Some(message) {
             return false;
         }
         self.fresh.insert(key, message.into());
@@ -82,7 +82,7 @@ impl Schema {
     pub(super) fn settle(&mut self, arrived: &BTreeMap<Key, u64>) {
         for (key, arrival) in arrived {
             if self.told.get(key).is_none_or(|(told, _)| told < arrival)
-                && let Some(message) = self.known(*key).cloned()
+                && let Some(message) = self.known(*key).map(Box::from)
             {
                 self.told.insert(*key, (*arrival, message));
             }
@@ -114,13 +114,13 @@ impl Schema {
     }
 
     /// What a reader knows where the next message will stand.
-    fn known(&self, key: Key) -> Option<&Box<[u8]>> {
-        self.fresh.get(&key).or_else(|| self.kept.get(&key))
+    fn known(&self, key: Key) -> Option<&[u8]> {
+        self.fresh.get(&key).or_else(|| self.kept.get(&key)).map(|message| &**message)
     }
 
     fn compare(&mut self, key: Key) {
         match self.told.get(&key) {
-            Some((_, told)) if self.known(key) != Some(told) => self.behind.insert(key),
+            Some((_, told)) if self.known(key) != Some(&**told) => self.behind.insert(key),
             _ => self.behind.remove(&key),
         };
     }
