@@ -3,9 +3,11 @@
 mod bad_input;
 mod ending;
 mod events;
+mod failover;
 mod fixture;
 mod held;
 mod idle;
 mod kills;
+mod life;
 mod slot;
 mod window;

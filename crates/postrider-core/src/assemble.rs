@@ -190,6 +190,12 @@ impl Assembler {
         }
     }
 
+    /// As [`Assembler::restart`], where the journal goes on at `begins`, behind something that is left out.
+    pub fn skip_to(&mut self, begins: Lsn) -> Result<()> {
+        self.emitted_end = self.emitted_end.max(begins);
+        self.restart()
+    }
+
     /// The journal is durable up to `durable_end`: prepared transactions whose verdict lies before are dropped.
     pub fn release(&mut self, durable_end: Lsn) -> Result<()> {
         match &mut self.held {

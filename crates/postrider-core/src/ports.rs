@@ -9,6 +9,7 @@ use crate::frame::FrameBatch;
 use crate::outcome::Outcome;
 use crate::position::{Generation, Lsn, Position};
 use crate::snapshot::Snapshot;
+use crate::time::Timestamp;
 use crate::transaction::TransactionBatch;
 use crate::work::{OwnerId, StageName, WorkKey, WorkVersion};
 use bytes::Bytes;
@@ -35,14 +36,41 @@ pub struct SourceIdentity {
     pub slot: String,
 }
 
+/// What to do about a server that a journal does not belong to.
+pub const FOREIGN_HINT: &str = "Connect to the server it belongs to, or give this one an empty directory. If this server is its successor (a restore, another cluster), `postrider adopt` goes on with it in a new generation.";
+
+impl SourceIdentity {
+    /// Why a journal of this source is not one of `now`, a clause for each thing that differs. A later timeline does not: whether
+    /// it goes on from where the journal ends is another question.
+    pub fn differences(&self, now: &SourceIdentity) -> Vec<String> {
+        let mut differs = Vec::new();
+        let mut compare = |what: &str, held: &str, asked: &str| {
+            differs.push(format!("its {what} is {held}, the server's is {asked}"));
+        };
+        if self.system_identifier != now.system_identifier {
+            let (held, asked) = (self.system_identifier.to_string(), now.system_identifier.to_string());
+            compare("system identifier", &held, &asked);
+        } else if self.timeline > now.timeline {
+            compare("timeline", &self.timeline.to_string(), &now.timeline.to_string());
+        }
+        for (what, held, asked) in [("database", &self.database, &now.database), ("slot", &self.slot, &now.slot)] {
+            if held != asked {
+                compare(what, held, asked);
+            }
+        }
+        differs
+    }
+}
+
 /// The primary's logical replication stream.
 pub trait LogSource: Send + Sync + fmt::Debug {
     /// Asks the server who it is.
     fn identify(&self) -> BoxFuture<'_, Result<SourceIdentity>>;
 
     /// Opens the stream after `durable_end`, the end LSN up to which everything is in our journal; [`Lsn::ZERO`] where the
-    /// journal is empty, which starts at the slot's own position. Refuses a slot that somebody moved past
-    /// `durable_end` (`SlotForeign`). Does not retry: the caller decides by [`crate::error::ErrorKind::reaction`].
+    /// journal is empty, which starts at the slot's own position. A slot that somebody moved past `durable_end` is refused
+    /// (`SlotForeign`), unless one of us was seen to read from it meanwhile: [`LogSession::begins`] then says what is left out.
+    /// Does not retry: the caller decides by [`crate::error::ErrorKind::reaction`].
     fn open(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>>;
 
     /// As `open`, but every transaction comes whole and after its commit: none is streamed while it is in progress.
@@ -52,6 +80,12 @@ pub trait LogSource: Send + Sync + fmt::Debug {
 /// One connection's stream, and the way to say how far we are.
 #[derive(Debug)]
 pub struct LogSession {
+    /// Whose log it is; on a later timeline than before if the server was promoted since.
+    pub identity: SourceIdentity,
+    /// Where the stream begins: `durable_end`, or the slot's own position where that is further.
+    pub begins: Lsn,
+    /// Another process of ours read from the slot since our last session: what it confirmed is in its journal and not in ours.
+    pub after_peer: bool,
     pub reader: Box<dyn LogReader>,
     pub confirmer: Arc<dyn Confirmer>,
 }
@@ -91,6 +125,28 @@ pub trait JournalWriter: Send + fmt::Debug {
 
     /// Cuts the parts of a transaction whose last part never came, because the connection was lost within it.
     fn discard_partial(&mut self) -> Result<()>;
+
+    /// From here on the log is that of `identity`, the same on a later timeline, and begins at `begins`: at the journal's end, or
+    /// behind it where something is left out that [`Journal::record`] has on record. Changes nothing where both are as
+    /// they were.
+    fn go_on(&mut self, identity: &SourceIdentity, begins: Lsn, schema: &SchemaBlock) -> Result<()>;
+}
+
+/// What a consumer, or every one, does not get from the journal: on record until a person has accepted it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// When it was found, on this machine's clock.
+    pub at: Timestamp,
+    /// Whom it concerns; `None`: everybody who reads the journal.
+    pub consumer: Option<Arc<str>>,
+    /// What ends at or before is not missing.
+    pub from: Position,
+    /// What comes after is not missing.
+    pub to: Position,
+    /// Why, as a sentence for a person.
+    pub reason: String,
+    /// A person has seen it and goes on without.
+    pub accepted: bool,
 }
 
 /// The journal as its readers share it.
@@ -112,6 +168,12 @@ pub trait Journal: Send + Sync + fmt::Debug {
 
     /// Everything before `position` is no longer needed by any consumer that must not lose anything.
     fn release(&self, position: Position) -> Result<()>;
+
+    /// What is on record as left out, oldest first.
+    fn gaps(&self) -> Vec<Gap>;
+
+    /// Puts a gap on record, durably. One that is there already is not put there twice.
+    fn record(&self, gap: Gap) -> BoxFuture<'_, Result<()>>;
 }
 
 pub trait Follower: Send + fmt::Debug {
@@ -122,6 +184,9 @@ pub trait Follower: Send + fmt::Debug {
     /// The RELATION and TYPE messages in force where the last batch begins, if they changed other than by the messages of
     /// earlier batches: after `follow`, and at the head of each segment.
     fn schema(&mut self) -> Option<SchemaBlock>;
+
+    /// The generation that the parts of the last batch belong to: a batch never spans two.
+    fn generation(&self) -> Generation;
 }
 
 /// How far each consumer is, on the local disk.

@@ -3,7 +3,7 @@
 //! Takes and gives: the routes of changes; events for the sink, and its position in the ledger.
 //! Never: skips an event, or holds up another sink, the stages or the slot's feedback.
 
-use crate::follow::{Cursor, Visit, settled_by};
+use crate::follow::{Cursor, Visit};
 use crate::limits::Limits;
 use crate::pause::Pause;
 use crate::run::SinkPart;
@@ -14,7 +14,7 @@ use crate::world::World;
 use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::event::{Event, Payload};
 use postrider_core::ports::{Journal, PositionStore};
-use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::position::{Lsn, Position};
 use postrider_core::route::{Route, Routing};
 use postrider_core::shape;
 use postrider_core::transaction::PartHead;
@@ -40,7 +40,7 @@ struct Batch<'a> {
     /// Events at or before are settled already.
     after: Position,
     /// What will be settled once all events are.
-    end: Option<(Position, Lsn)>,
+    end: Option<Settled>,
     name: &'a Arc<str>,
     telemetry: &'a Telemetry,
 }
@@ -82,8 +82,8 @@ impl Delivering {
             if !self.write(&events, &mut settled, &stop).await {
                 return Ok(());
             }
-            if let Some((position, end)) = end {
-                settled = Settled { position: position.max(settled.position), end: end.max(settled.end) };
+            if let Some(end) = end {
+                settled = settled.and(end);
                 self.ledger.settle(&self.sink.name, settled);
             }
             if let Err(error) = walked {
@@ -198,11 +198,8 @@ impl Visit for Batch<'_> {
         Ok(())
     }
 
-    fn part_ends(&mut self, head: &PartHead, generation: Generation) -> Result<()> {
-        if head.last {
-            self.end = Some(settled_by(head, generation));
-        }
-        Ok(())
+    fn settles(&mut self, settled: Settled) {
+        self.end = Some(settled);
     }
 }
 

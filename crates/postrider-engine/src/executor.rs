@@ -15,7 +15,7 @@ mod state;
 mod sweep;
 
 use crate::clock::ServerClock;
-use crate::follow::{Cursor, Visit, settled_by};
+use crate::follow::{Cursor, Visit};
 use crate::limits::Limits;
 use crate::pause::Pause;
 use crate::run::WorkPart;
@@ -31,7 +31,7 @@ use postrider_core::outcome::Outcome;
 use postrider_core::ports::{
     BoxFuture, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Journal, OpenRows, PositionStore, Reading,
 };
-use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::position::{Lsn, Position};
 use postrider_core::route::{Route, Routing};
 use postrider_core::shape::{self, WorkChange};
 use postrider_core::snapshot::Snapshot;
@@ -41,6 +41,7 @@ use postrider_core::work::{OwnerId, WorkKey, WorkVersion};
 use state::{CallTicket, State};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The executor's name among the consumers.
@@ -57,6 +58,8 @@ pub(crate) struct Executing {
     pub(crate) positions: Arc<dyn PositionStore>,
     pub(crate) routing: Arc<Routing>,
     pub(crate) ledger: Ledger,
+    /// Set when the log goes on behind something that we have not read: the open rows are read anew.
+    pub(crate) reread: Arc<AtomicBool>,
     pub(crate) limits: Limits,
     pub(crate) periods: Periods,
     pub(crate) clock: ServerClock,
@@ -261,6 +264,9 @@ impl Loop {
 
     /// Starts to read the open rows: at start, and for each sweep.
     fn start_page(&mut self, now: Timestamp) {
+        if self.flights.page.is_none() && self.executing.reread.swap(false, Ordering::Relaxed) {
+            self.loading = true;
+        }
         let sweep_due = self.sweep_at <= now && self.second_look.is_none();
         if self.flights.page.is_some() || self.drain_until.is_some() || !(self.loading || sweep_due) {
             return;
@@ -533,13 +539,8 @@ impl Visit for Versions<'_> {
         Ok(())
     }
 
-    fn part_ends(&mut self, head: &PartHead, generation: Generation) -> Result<()> {
-        if head.last {
-            let (position, end) = settled_by(head, generation);
-            self.settled.position = self.settled.position.max(position);
-            self.settled.end = self.settled.end.max(end);
-        }
-        Ok(())
+    fn settles(&mut self, settled: Settled) {
+        *self.settled = self.settled.and(settled);
     }
 }
 

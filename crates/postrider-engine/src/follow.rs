@@ -3,6 +3,7 @@
 //! Takes and gives: the journal's parts; the routes of their changes, one at a time, and each part's end.
 //! Never: knows what a consumer does, or moves its position.
 
+use crate::settle::Settled;
 use postrider_core::change::Change;
 use postrider_core::decode::Decoder;
 use postrider_core::error::Result;
@@ -14,7 +15,8 @@ use postrider_core::transaction::{PartHead, PartKind, TransactionBatch};
 /// One consumer's place in the journal, and what it needs to read on from there.
 #[derive(Debug)]
 pub(crate) struct Cursor {
-    generation: Generation,
+    /// The generation that the log positions of the slot belong to.
+    current: Generation,
     follower: Box<dyn Follower>,
     decoder: Decoder,
     router: Router,
@@ -26,20 +28,25 @@ pub(crate) trait Visit {
     /// One change, at its position.
     fn visit(&mut self, head: &PartHead, position: Position, route: Route<'_>) -> Result<()>;
 
-    /// All changes of a part have been visited.
-    fn part_ends(&mut self, head: &PartHead, generation: Generation) -> Result<()>;
+    /// All changes of the last part of a transaction, or of a mark, have been visited: what is settled once they are.
+    fn settles(&mut self, settled: Settled);
 }
 
 impl Cursor {
     /// A cursor after `after`.
     pub(crate) fn new(journal: &dyn Journal, after: Position, routing: &Routing) -> Result<Cursor> {
-        Ok(Cursor {
-            generation: journal.generation(),
-            follower: journal.follow(after)?,
+        Ok(Cursor::over(journal.follow(after)?, journal.generation(), routing))
+    }
+
+    /// A cursor on what a follower gives, in a journal of which `current` is the generation.
+    pub(crate) fn over(follower: Box<dyn Follower>, current: Generation, routing: &Routing) -> Cursor {
+        Cursor {
+            current,
+            follower,
             decoder: Decoder::new(),
             router: Router::new(routing.clone()),
             batch: TransactionBatch::new(),
-        })
+        }
     }
 
     /// Waits for more. Cancelling loses nothing.
@@ -52,15 +59,18 @@ impl Cursor {
         if let Some(schema) = self.follower.schema() {
             self.decoder.load(&schema)?;
         }
+        let generation = self.follower.generation();
         for part in self.batch.parts() {
             let head = part.head;
             let mut changes = self.decoder.changes(part);
             while let Some(change) = changes.next() {
                 let (ordinal, change): (u64, Change<'_>) = change?;
-                let position = Position { generation: self.generation, commit_lsn: head.commit_lsn, ordinal };
+                let position = Position { generation, commit_lsn: head.commit_lsn, ordinal };
                 visitor.visit(&head, position, self.router.route(&change)?)?;
             }
-            visitor.part_ends(&head, self.generation)?;
+            if head.last {
+                visitor.settles(settled_by(&head, generation, self.current));
+            }
         }
         Ok(())
     }
@@ -70,11 +80,12 @@ impl Cursor {
 /// nothing more.
 ///
 /// A mark says that everything below its end has come. The next transaction's commit record may start right there, so the
-/// position of a mark is one byte before.
-pub(crate) fn settled_by(head: &PartHead, generation: Generation) -> (Position, Lsn) {
+/// position of a mark is one byte before. The log positions of earlier generations say nothing about the slot of the current one.
+fn settled_by(head: &PartHead, generation: Generation, current: Generation) -> Settled {
     let at = match head.kind {
         PartKind::Transaction => head.commit_lsn,
         PartKind::Mark => Lsn(head.end_lsn.0.saturating_sub(1)),
     };
-    (Position::whole(generation, at), head.end_lsn)
+    let end = if generation == current { head.end_lsn } else { Lsn::ZERO };
+    Settled { position: Position::whole(generation, at), end }
 }

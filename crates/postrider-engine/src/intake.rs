@@ -5,15 +5,15 @@
 
 use crate::clock::ServerClock;
 use crate::pause::Pause;
-use crate::settings::Settings;
+use crate::settings::{Ack, Settings};
 use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
 use crate::world::World;
 use postrider_core::assemble::Assembler;
 use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::frame::{Frame, FrameBatch, FrameError};
-use postrider_core::ports::{Confirmer, Journal, JournalWriter, LogSession, LogSource};
-use postrider_core::position::Lsn;
+use postrider_core::ports::{Confirmer, Gap, Journal, JournalWriter, LogSession, LogSource, SourceIdentity};
+use postrider_core::position::{Lsn, Position};
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::TransactionBatch;
 use std::sync::Arc;
@@ -35,6 +35,10 @@ pub(crate) struct Intake {
     /// To know what of the journal is durable.
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) confirmer: watch::Sender<Option<Arc<dyn Confirmer>>>,
+    /// Every sink is waited for before anything is confirmed, whoever confirms it.
+    pub(crate) peer_loses_nothing: bool,
+    /// Tells the executor to read the open rows anew.
+    pub(crate) reread: Arc<AtomicBool>,
     /// End of what is in the journal, for those who wait for it.
     pub(crate) received: watch::Sender<Lsn>,
     /// Set when the server waits for a confirm.
@@ -65,6 +69,8 @@ impl Intake {
             };
             let ended = match session {
                 Ok(session) => {
+                    let begun = (session.identity.clone(), session.begins, session.after_peer);
+                    self.go_on(begun, settings.ack).await?;
                     self.connected(&session);
                     self.read(session, &mut pause, &stop).await
                 }
@@ -95,6 +101,49 @@ impl Intake {
         }
     }
 
+    /// The journal goes on where the stream begins: what another process of ours confirmed meanwhile is put on record first.
+    async fn go_on(&mut self, begun: (SourceIdentity, Lsn, bool), ack: Ack) -> Result<()> {
+        let (identity, begins, after_peer) = begun;
+        if self.appended == Lsn::ZERO && begins > Lsn::ZERO && !after_peer {
+            say_empty(begins, ack);
+        }
+        if !after_peer {
+            return self.writer.go_on(&identity, self.appended, self.assembler.schema());
+        }
+        // What became of the work rows meanwhile is not in our log.
+        self.reread.store(true, Ordering::Relaxed);
+        if begins > self.appended {
+            self.put_on_record(begins, ack).await?;
+            self.appended = begins;
+            self.assembler.skip_to(begins)?;
+        }
+        self.writer.go_on(&identity, self.appended, self.assembler.schema())?;
+        self.received.send_replace(self.appended);
+        Ok(())
+    }
+
+    async fn put_on_record(&mut self, begins: Lsn, ack: Ack) -> Result<()> {
+        if self.peer_loses_nothing {
+            tracing::info!(from = %self.appended, to = %begins, "another process read from the slot until now; its sinks have everything");
+            return Ok(());
+        }
+        let generation = self.journal.generation();
+        let place = |lsn: Lsn| Position::whole(generation, Lsn(lsn.0.saturating_sub(1)));
+        let gap = Gap {
+            at: self.world.now(),
+            consumer: None,
+            from: if self.appended == Lsn::ZERO { Position::START } else { place(self.appended) },
+            to: place(begins),
+            reason: taken_over(ack).to_owned(),
+            accepted: false,
+        };
+        tracing::warn!(from = %gap.from, to = %gap.to, "{}", gap.reason);
+        self.journal.record(gap).await?;
+        let gaps = self.journal.gaps();
+        self.telemetry.update(|status| status.gaps = gaps);
+        Ok(())
+    }
+
     fn connected(&mut self, session: &LogSession) {
         if self.was_connected {
             self.telemetry.reconnects.inc();
@@ -119,7 +168,7 @@ impl Intake {
 
     /// Reads one connection until it ends (`Err`) or `stop` (`Ok`).
     async fn read(&mut self, session: LogSession, pause: &mut Pause, stop: &Shutdown) -> Result<()> {
-        let LogSession { mut reader, confirmer } = session;
+        let LogSession { mut reader, confirmer, .. } = session;
         let mut batch = TransactionBatch::new();
         loop {
             let frames = tokio::select! {
@@ -202,6 +251,32 @@ impl Intake {
         self.telemetry.update(|status| status.received = received);
         batch.clear();
         Ok(())
+    }
+}
+
+/// What a start without a journal means: it may be the first one, or the old directory may be lost.
+fn say_empty(begins: Lsn, ack: Ack) {
+    match ack {
+        Ack::Sinks => tracing::warn!(
+            confirmed = %begins,
+            "the journal is empty and the slot has a position: at the first start nothing is missing; if the journal was lost, required sinks have everything up to that position, unless wal_guard had passed them, and optional ones lack what they had not taken; open work rows are read in any case"
+        ),
+        Ack::Journal => tracing::warn!(
+            confirmed = %begins,
+            "the journal is empty and the slot has a position: at the first start nothing is missing; if the journal was lost, every sink lacks what it had not taken of the log up to that position, which the server has forgotten; open work rows are read in any case"
+        ),
+    }
+}
+
+/// Why there is a gap after another process of ours.
+fn taken_over(ack: Ack) -> &'static str {
+    match ack {
+        Ack::Sinks => {
+            "Another process read from the slot before this one: what it confirmed is in its journal and not in this one. Required sinks have it, unless wal_guard had passed them; an optional sink may lack it."
+        }
+        Ack::Journal => {
+            "Another process read from the slot before this one: what it confirmed is in its journal and not in this one. A sink that had not taken it by then lacks it; start that process on its journal, without its slot, or send it again from the tables."
+        }
     }
 }
 

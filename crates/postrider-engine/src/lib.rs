@@ -16,6 +16,7 @@ mod run;
 mod settings;
 mod settle;
 mod shutdown;
+mod survey;
 mod telemetry;
 mod world;
 
@@ -23,5 +24,6 @@ pub use limits::Limits;
 pub use run::{Parts, SinkPart, WorkPart, run};
 pub use settings::{Ack, Periods, Settings, WorkSettings};
 pub use shutdown::Shutdown;
+pub use survey::{Survey, survey};
 pub use telemetry::{ConsumerStatus, StageHarm, StageTrouble, Status, Telemetry};
 pub use world::{SystemWorld, World};

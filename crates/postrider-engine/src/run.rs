@@ -6,7 +6,7 @@ use crate::deliver::Delivering;
 use crate::executor::Executing;
 use crate::health::Health;
 use crate::intake::Intake;
-use crate::settings::{Settings, WorkSettings};
+use crate::settings::{Ack, Settings, WorkSettings};
 use crate::settle::Ledger;
 use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
@@ -111,6 +111,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
     let ledger = Ledger::default();
     let guard = Arc::new(AtomicBool::new(false));
     let asked = Arc::new(AtomicBool::new(false));
+    let reread = Arc::new(AtomicBool::new(false));
     // Each consumer knows its own tables only: what is wrong with another's stops nobody else.
     let outbox_routing = Arc::new(Routing { work: None, ..(*routing).clone() });
     let work_routing = Arc::new(Routing { work: routing.work.clone(), ..Routing::default() });
@@ -132,10 +133,16 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         telemetry: telemetry.clone(),
     };
     spawn(confirming, settings, &stops.confirming, |settings, stop| async move { confirm.run(&settings, stop).await });
+    let gaps = journal.gaps();
+    telemetry.update(|status| status.gaps = gaps);
     let intake = Intake {
         source,
         writer,
         journal: journal.clone(),
+        peer_loses_nothing: settings.ack == Ack::Sinks
+            && settings.wal_guard_bytes.is_none()
+            && sinks.iter().all(|sink| sink.required),
+        reread: reread.clone(),
         confirmer,
         received,
         asked,
@@ -165,7 +172,8 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
     }
     if let Some(work) = work {
         let (limits, periods, routing) = (settings.limits, settings.periods, work_routing);
-        let execute = Executing { work, journal, positions, routing, ledger, limits, periods, clock, world, telemetry };
+        let execute =
+            Executing { work, journal, positions, routing, ledger, reread, limits, periods, clock, world, telemetry };
         spawn(acting, settings, &stops.acting, |_, stop| execute.run(stop));
     }
     last_word

@@ -29,6 +29,14 @@ pub(crate) struct Settled {
     pub(crate) end: Lsn,
 }
 
+impl Settled {
+    /// Both what was and what is now: neither moves back.
+    #[must_use]
+    pub(crate) fn and(self, now: Settled) -> Settled {
+        Settled { position: self.position.max(now.position), end: self.end.max(now.end) }
+    }
+}
+
 impl Ledger {
     /// The consumer has settled more.
     pub(crate) fn settle(&self, consumer: &Arc<str>, settled: Settled) {

@@ -1,5 +1,6 @@
 //! Counters and gauges of the engine, and the picture of itself that `status` shows.
 
+use postrider_core::ports::Gap;
 use postrider_core::position::{Lsn, Position};
 use postrider_core::stage::StageClass;
 use postrider_core::time::Timestamp;
@@ -95,6 +96,8 @@ pub struct Status {
     pub consumers: BTreeMap<String, ConsumerStatus>,
     /// The stages whose last call came to no good end.
     pub stages: BTreeMap<String, StageTrouble>,
+    /// What is on record as left out.
+    pub gaps: Vec<Gap>,
 }
 
 /// Why calls of a stage come to no good end; gone with the next one that does.

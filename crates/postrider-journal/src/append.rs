@@ -72,12 +72,14 @@ impl Appender {
         Ok(complete)
     }
 
-    /// Starts the next segment. Its content counts as durable only once the old one is.
-    fn rotate(&mut self, schema: &SchemaBlock) -> Result<()> {
+    /// Starts the next segment, at the end of the last or behind it. Its content counts as durable only once the old one is.
+    fn rotate(&mut self, begins: Lsn, schema: &SchemaBlock) -> Result<()> {
         let Complete { end, chain, order } = self.complete;
         let number = end.segment.saturating_add(1);
-        let name = SegmentName { generation: self.log.generation, start: end.lsn, number };
-        let header = SegmentHeader { identity: self.identity.clone(), name, chain, commit: order.commit };
+        let generation = self.log.generation;
+        let name = SegmentName { generation, start: begins, number };
+        let (identity, commit) = (self.identity.clone(), order.commit);
+        let header = SegmentHeader { identity, name, chain, commit, commit_generation: generation, cut: Lsn::ZERO };
         self.tail = create_segment(self.log.disk.as_ref(), &header, schema)?;
         self.complete = Complete { end: self.tail.end, chain: self.tail.chain, order: self.tail.order };
         {
@@ -85,7 +87,8 @@ impl Appender {
             if let Some(last) = segments.back_mut() {
                 last.sealed_bytes = end.offset;
             }
-            segments.push_back(Segment { name, before: header.before(), proven: false, sealed_bytes: 0 });
+            let before = header.before();
+            segments.push_back(Segment { name, before, proven: false, sealed_bytes: 0, cut: None });
         }
         self.sync.watch_segment(name, Arc::clone(&self.tail.file), SyncPoint::SegmentHead);
         Ok(())
@@ -110,7 +113,7 @@ impl JournalWriter for Appender {
             self.sync.appended();
         }
         if self.tail.order.is_complete() && self.tail.end.offset >= self.segment_bytes {
-            self.rotate(schema).map_err(|error| self.log.fail(error))?;
+            self.rotate(self.complete.end.lsn, schema).map_err(|error| self.log.fail(error))?;
         }
         Ok(self.complete.end.lsn)
     }
@@ -127,6 +130,24 @@ impl JournalWriter for Appender {
             .truncate(end.offset)
             .map_err(|error| self.log.fail_disk("cannot cut a partial transaction from the journal", error))?;
         (self.tail.end, self.tail.chain, self.tail.order) = (end, chain, order);
+        Ok(())
+    }
+
+    fn go_on(&mut self, identity: &SourceIdentity, begins: Lsn, schema: &SchemaBlock) -> Result<()> {
+        self.log.failure.check()?;
+        let end = self.complete.end.lsn;
+        if *identity == self.identity && begins <= end {
+            return Ok(());
+        }
+        if !self.tail.order.is_complete() {
+            return Err(out_of_order("the log goes on elsewhere within a transaction"));
+        }
+        self.identity = identity.clone();
+        self.rotate(begins.max(end), schema).map_err(|error| self.log.fail(error))?;
+        if begins > end {
+            self.log.end.send_replace(self.complete.end);
+            self.sync.appended();
+        }
         Ok(())
     }
 }

@@ -6,8 +6,9 @@ use crate::testing::{Chance, FakeDisk};
 use crate::tests::{append as append_to, block_on, drain, identity, mark, message, open_fake, transaction};
 use crate::{Examiner, Fault, FaultKind, Opened, Settings, SyncPoint, open_on, verify_on};
 use postrider_core::error::{Error, ErrorKind};
-use postrider_core::ports::SchemaBlock;
+use postrider_core::ports::{Gap, SchemaBlock};
 use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::time::Timestamp;
 use postrider_core::transaction::{Part, PartHead, PartKind, TransactionBatch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +30,9 @@ struct World {
     saved: BTreeMap<&'static str, Position>,
     /// What a save may have left.
     attempted: Vec<Position>,
+    /// Gaps put on record with success, and those that a failed record may have left.
+    recorded: usize,
+    gaps_attempted: usize,
     /// What retention was told; `None`: nothing.
     released: Option<Position>,
     open: Option<Parts>,
@@ -111,6 +115,12 @@ fn check(world: &mut World, opened: &Opened) -> Result<(), String> {
             None => {}
         }
     }
+    let gaps = opened.journal.gaps().len();
+    if gaps < world.recorded || gaps > world.gaps_attempted {
+        return Err(format!("{gaps} gaps are on record where {} were put there", world.recorded));
+    }
+    world.recorded = gaps;
+    world.gaps_attempted = gaps;
     world.durable = durable;
     world.end = appended;
     world.open = None;
@@ -118,7 +128,7 @@ fn check(world: &mut World, opened: &Opened) -> Result<(), String> {
 }
 
 fn step(world: &mut World, opened: &mut Opened, chance: &mut Chance) -> Result<(), Error> {
-    match chance.below(12) {
+    match chance.below(13) {
         0..=5 => append(world, opened, chance),
         6..=8 if opened.journal.appended() > world.durable => {
             let past = world.durable;
@@ -142,8 +152,27 @@ fn step(world: &mut World, opened: &mut Opened, chance: &mut Chance) -> Result<(
             opened.journal.release(world.released.unwrap_or(Position::START))?;
             save(world, opened, chance)
         }
+        11 => record(world, opened),
         _ => save(world, opened, chance),
     }
+}
+
+fn record(world: &mut World, opened: &Opened) -> Result<(), Error> {
+    // Each one apart from the one before, so that they stay two.
+    let at = u64::try_from(world.gaps_attempted).unwrap() * 10;
+    let place = |lsn| Position::whole(Generation::FIRST, Lsn(lsn));
+    let gap = Gap {
+        at: Timestamp(0),
+        consumer: None,
+        from: place(at),
+        to: place(at + 5),
+        reason: String::new(),
+        accepted: false,
+    };
+    world.gaps_attempted += 1;
+    block_on(opened.journal.record(gap))?;
+    world.recorded += 1;
+    Ok(())
 }
 
 fn save(world: &mut World, opened: &Opened, chance: &mut Chance) -> Result<(), Error> {

@@ -9,6 +9,9 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+/// What is longer is no small file of ours.
+const SMALL_FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
 /// The directory of one journal.
 pub trait Disk: Send + Sync + fmt::Debug {
     /// Where this is, for an error message.
@@ -92,11 +95,15 @@ pub enum SyncPoint {
     StagedName,
     /// The name that says that the verdict on a prepared transaction has come.
     VerdictName,
+    /// The new file of gaps, before it replaces the old.
+    GapsData,
+    /// The name of the new file of gaps.
+    GapsName,
 }
 
 impl SyncPoint {
     /// Every place there is.
-    pub const ALL: [SyncPoint; 13] = [
+    pub const ALL: [SyncPoint; 15] = [
         SyncPoint::Parent,
         SyncPoint::OpenedData,
         SyncPoint::OpenedNames,
@@ -110,5 +117,35 @@ impl SyncPoint {
         SyncPoint::StagedData,
         SyncPoint::StagedName,
         SyncPoint::VerdictName,
+        SyncPoint::GapsData,
+        SyncPoint::GapsName,
     ];
+}
+
+/// The content of a small file; `None` where there is none.
+pub(crate) fn read_whole(disk: &dyn Disk, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let file = match disk.open(name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let length = file.length()?.min(SMALL_FILE_BYTES_MAX);
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+    let count = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(count);
+    Ok(Some(bytes))
+}
+
+/// Puts a small file in the place of the one before, whole or not at all; `points` are those of its content and its name.
+pub(crate) fn replace(disk: &dyn Disk, name: &str, bytes: &[u8], points: [SyncPoint; 2]) -> io::Result<()> {
+    let new_name = format!("{name}.new");
+    match disk.remove(&new_name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let [content, names] = points;
+    let file = disk.create(&new_name)?;
+    file.write_at(bytes, 0)?;
+    file.sync(content)?;
+    disk.rename(&new_name, name)?;
+    disk.sync_names(names)
 }

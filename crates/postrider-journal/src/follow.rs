@@ -27,6 +27,8 @@ pub(crate) struct Cursor {
     after: Position,
     segment: u64,
     generation: Generation,
+    /// What commits in the segment at or after this is passed over, too: it never happened on the server adopted since.
+    cut: Option<Lsn>,
     frames: Frames,
     /// The schema that the next batch begins with, if it is not the one of the batches so far.
     next_schema: Option<Passed>,
@@ -52,6 +54,7 @@ impl Cursor {
             after,
             segment: first.name.number,
             generation: first.name.generation,
+            cut: first.cut,
             frames: opened.frames,
             next_schema: Some(Passed::new(opened.schema)),
             schema: None,
@@ -78,7 +81,7 @@ impl Cursor {
             match self.frames.next(limit)? {
                 Next::Frame(FrameHead::Part(head), block) => {
                     moved = true;
-                    if is_past(self.after, self.generation, &head) {
+                    if is_past(self.after, self.generation, &head) || is_cut(self.cut, &head) {
                         if let Some(schema) = &mut self.next_schema {
                             schema.pass(block);
                         }
@@ -108,10 +111,10 @@ impl Cursor {
     fn enter_next_segment(&mut self) -> Result<()> {
         let next = self.log.segment(self.segment.saturating_add(1))?;
         let opened = open(&self.log, next)?;
-        if opened.header.chain != self.frames.chain() || opened.header.name.start != self.frames.order().end {
+        if !opened.header.follows(self.frames.chain(), self.frames.order().end) {
             return Err(self.corrupt(self.frames.offset(), "the next segment does not follow from this one"));
         }
-        (self.segment, self.generation) = (next.name.number, next.name.generation);
+        (self.segment, self.generation, self.cut) = (next.name.number, next.name.generation, next.cut);
         self.frames = opened.frames;
         self.next_schema = Some(Passed::new(opened.schema));
         Ok(())
@@ -144,6 +147,10 @@ impl Follower for Cursor {
     fn schema(&mut self) -> Option<SchemaBlock> {
         self.schema.take()
     }
+
+    fn generation(&self) -> Generation {
+        self.generation
+    }
 }
 
 /// The transaction is wholly at or before `after`. A mark at an LSN says that nothing more comes below it, so it is past only
@@ -153,6 +160,14 @@ fn is_past(after: Position, generation: Generation, head: &PartHead) -> bool {
         PartKind::Transaction => Position::whole(generation, head.commit_lsn) <= after,
         PartKind::Mark => Position::whole(generation, Lsn(head.end_lsn.0.saturating_sub(1))) <= after,
     }
+}
+
+/// The commit record stands where the adopted server's log is another one already; records lie wholly before or behind that.
+fn is_cut(cut: Option<Lsn>, head: &PartHead) -> bool {
+    cut.is_some_and(|cut| match head.kind {
+        PartKind::Transaction => head.commit_lsn >= cut,
+        PartKind::Mark => head.end_lsn > cut,
+    })
 }
 
 /// Opens a segment that is listed, under whichever name it has now.

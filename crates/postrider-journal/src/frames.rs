@@ -77,6 +77,18 @@ pub(crate) struct Place {
     pub(crate) order: Order,
 }
 
+impl OpenFailure {
+    /// For one who needs the segment.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            OpenFailure::Missing => {
+                failure::disk("cannot open a segment of the journal", io::ErrorKind::NotFound.into())
+            }
+            OpenFailure::Damaged(error, _) | OpenFailure::Other(error) => error,
+        }
+    }
+}
+
 /// A segment's file with its header read.
 #[derive(Debug)]
 pub(crate) struct OpenedHeader {
@@ -114,7 +126,7 @@ pub(crate) fn open_segment(disk: &dyn Disk, name: SegmentName, file_name: &str) 
         held: 0..0,
         offset: failure::offset(length),
         chain: crc,
-        order: Order::starting_at(name.start, header.commit),
+        order: header.order(),
     };
     let end = frames.length().map_err(OpenFailure::Other)?;
     let what = match frames.next(end).map_err(OpenFailure::Other)? {

@@ -7,10 +7,11 @@
 //! The writer and the followers share the files and the news that the end has moved. Everything that waits for the disk
 //! happens on one thread of the journal's own. The formats are written down in `segment.rs`, `frame.rs` and `positions.rs`.
 //!
-//! Files: `NNNN.segment` (and `NNNN.segment.new` until everything before it is on the disk), `positions`, `moves.jsonl`, and `lock`,
+//! Files: `NNNN.segment` (and `NNNN.segment.new` until everything before it is on the disk), `positions`, `gaps`, `moves.jsonl`, and `lock`,
 //! which the process that has the journal open holds. Beside them the folder `staging` has the transactions whose outcome is not known
 //! yet ([`open_staging`]).
 
+mod adopt;
 mod append;
 mod bytes_in;
 mod disk;
@@ -18,6 +19,7 @@ mod failure;
 mod follow;
 mod frame;
 mod frames;
+mod gaps;
 mod log;
 mod moving;
 mod open;
@@ -37,10 +39,13 @@ mod verify;
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
+mod generation_tests;
+#[cfg(test)]
 mod reader_tests;
 #[cfg(test)]
 mod tests;
 
+pub use adopt::{Adoption, accept, adopt};
 pub use disk::{Disk, DiskFile, DiskLock, SyncPoint};
 pub use moving::Moving;
 pub use open::{Opened, Settings, open, open_on};

@@ -42,6 +42,8 @@ pub(crate) struct Segment {
     pub(crate) proven: bool,
     /// Its final length; 0 for the one that is being written.
     pub(crate) sealed_bytes: u64,
+    /// What commits in it at or after this never happened on the server that was adopted since.
+    pub(crate) cut: Option<Lsn>,
 }
 
 impl Log {
@@ -54,6 +56,11 @@ impl Log {
             failure: FirstFailure::default(),
             segments: Mutex::new(segments),
         }
+    }
+
+    /// The generation of the newest segment.
+    pub(crate) fn end_generation(&self) -> Generation {
+        self.segments().back().map_or(self.generation, |segment| segment.name.generation)
     }
 
     /// The segments from the oldest to the one that is being written; never empty.

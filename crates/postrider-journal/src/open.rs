@@ -5,13 +5,14 @@ use crate::disk::directory::Directory;
 use crate::disk::{Disk, SyncPoint};
 use crate::failure;
 use crate::follow::Cursor;
+use crate::gaps::Gaps;
 use crate::log::Log;
 use crate::positions::{Positions, SavedPositions};
-use crate::recover::recover;
+use crate::recover::{Heir, recover};
 use crate::retention::Retention;
-use crate::sync::SyncThread;
+use crate::sync::{Beside, SyncThread};
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{BoxFuture, Follower, Journal, JournalWriter, PositionStore, SourceIdentity};
+use postrider_core::ports::{BoxFuture, Follower, Gap, Journal, JournalWriter, PositionStore, SourceIdentity};
 use postrider_core::position::{Generation, Lsn, Position};
 use std::io;
 use std::path::Path;
@@ -30,6 +31,8 @@ pub struct Settings {
 /// An open journal. The directory stays locked until all three are dropped; that waits for the fsync under way, if any.
 #[derive(Debug)]
 pub struct Opened {
+    /// Whose log the end of the journal is; the source may be on a later timeline by now.
+    pub identity: SourceIdentity,
     pub writer: Box<dyn JournalWriter>,
     pub journal: Arc<dyn Journal>,
     pub positions: Arc<dyn PositionStore>,
@@ -54,7 +57,8 @@ impl Default for Settings {
 ///
 /// # Errors
 ///
-/// `JournalForeign` if it belongs to another source or another version wrote it; `JournalCorrupt` if a segment is missing or
+/// `JournalForeign` if it belongs to another source or another version wrote it (a source on a later timeline is the same:
+/// whether it goes on from the journal's end is for the source to say when the stream is opened); `JournalCorrupt` if a segment is missing or
 /// the head of one, or the positions file, is damaged; `Disk` if another process has it open or the disk refuses.
 pub fn open(dir: &Path, identity: &SourceIdentity, settings: &Settings) -> Result<Opened> {
     open_on(Arc::new(Directory::new(dir)), identity, settings)
@@ -70,14 +74,16 @@ pub fn open_on(disk: Arc<dyn Disk>, identity: &SourceIdentity, settings: &Settin
     disk.make().map_err(refused)?;
     let lock = disk.lock().map_err(|error| in_use_or(&disk.location(), error))?;
     disk.sync_parent(SyncPoint::Parent).map_err(refused)?;
-    let recovered = recover(disk.as_ref(), identity)?;
-    let positions = Positions::open(disk.as_ref())?;
+    let recovered = recover(disk.as_ref(), Heir::Source(identity))?;
+    let recovered = recovered.ok_or_else(|| Error::new(ErrorKind::Internal, "the journal has no segment"))?;
+    let beside = Beside { positions: Positions::open(disk.as_ref())?, gaps: Gaps::open(disk.as_ref())? };
     let log = Arc::new(Log::new(disk, recovered.segments, recovered.tail.end));
-    let sync = Arc::new(SyncThread::start(log, lock, positions, Retention::new(settings.retain_bytes))?);
+    let sync = Arc::new(SyncThread::start(log, lock, beside, Retention::new(settings.retain_bytes))?);
     let name = sync.log().segment(recovered.tail.end.segment)?.name;
     sync.watch_segment(name, Arc::clone(&recovered.tail.file), SyncPoint::SegmentData);
     Ok(Opened {
-        writer: Box::new(Appender::new(Arc::clone(&sync), identity.clone(), settings, recovered.tail)),
+        writer: Box::new(Appender::new(Arc::clone(&sync), recovered.identity.clone(), settings, recovered.tail)),
+        identity: recovered.identity,
         journal: Arc::new(OpenJournal { sync: Arc::clone(&sync) }),
         positions: Arc::new(SavedPositions(sync)),
     })
@@ -111,9 +117,17 @@ impl Journal for OpenJournal {
         self.sync.release(position);
         Ok(())
     }
+
+    fn gaps(&self) -> Vec<Gap> {
+        self.sync.gaps().all()
+    }
+
+    fn record(&self, gap: Gap) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.sync.record(gap))
+    }
 }
 
-fn in_use_or(location: &str, error: io::Error) -> Error {
+pub(crate) fn in_use_or(location: &str, error: io::Error) -> Error {
     if error.kind() != io::ErrorKind::WouldBlock {
         return failure::disk("cannot lock the journal", error);
     }

@@ -5,19 +5,16 @@
 //! made durable, and renamed.
 
 use crate::bytes_in::{BytesIn, push_text};
-use crate::disk::{Disk, SyncPoint};
+use crate::disk::{Disk, SyncPoint, read_whole, replace};
 use crate::failure;
 use crate::sync::SyncThread;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{BoxFuture, PositionStore};
 use postrider_core::position::{Generation, Lsn, Position};
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-const NEW_FILE: &str = "positions.new";
 const MAGIC: [u8; 8] = *b"PSTRPOS1";
-const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The positions that are durable.
 #[derive(Debug)]
@@ -36,16 +33,9 @@ impl Positions {
     /// Reads the file; none is an empty one.
     pub(crate) fn open(disk: &dyn Disk) -> Result<Positions> {
         let refused = |error| failure::disk("cannot read the positions of the consumers", error);
-        let held = match disk.open(Positions::FILE) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(error) => return Err(refused(error)),
-            Ok(file) => {
-                let length = file.length().map_err(refused)?.min(FILE_BYTES_MAX);
-                let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-                let count = file.read_at(&mut bytes, 0).map_err(refused)?;
-                bytes.truncate(count);
-                decode(&bytes).ok_or_else(|| corrupt(disk))?
-            }
+        let held = match read_whole(disk, Positions::FILE).map_err(refused)? {
+            None => BTreeMap::new(),
+            Some(bytes) => decode(&bytes).ok_or_else(|| corrupt(disk))?,
         };
         Ok(Positions { held: Mutex::new(held) })
     }
@@ -61,11 +51,12 @@ impl Positions {
 
     /// Writes the file with `changed` in it. Called by the sync thread only.
     pub(crate) fn write(&self, disk: &dyn Disk, changed: impl Iterator<Item = (Arc<str>, Position)>) -> Result<()> {
-        let mut all = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut all = self.all();
         all.extend(changed);
         let bytes = encode(&all)
             .ok_or_else(|| Error::new(ErrorKind::Internal, "the name of a consumer is longer than 65535 bytes"))?;
-        replace(disk, &bytes).map_err(|error| failure::disk("cannot save the positions of the consumers", error))?;
+        replace(disk, Positions::FILE, &bytes, [SyncPoint::PositionsData, SyncPoint::PositionsName])
+            .map_err(|error| failure::disk("cannot save the positions of the consumers", error))?;
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = all;
         Ok(())
     }
@@ -79,18 +70,6 @@ impl PositionStore for SavedPositions {
     fn save<'a>(&'a self, positions: &'a [(Arc<str>, Position)]) -> BoxFuture<'a, Result<()>> {
         Box::pin(self.0.save(positions))
     }
-}
-
-fn replace(disk: &dyn Disk, bytes: &[u8]) -> io::Result<()> {
-    match disk.remove(NEW_FILE) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    let file = disk.create(NEW_FILE)?;
-    file.write_at(bytes, 0)?;
-    file.sync(SyncPoint::PositionsData)?;
-    disk.rename(NEW_FILE, Positions::FILE)?;
-    disk.sync_names(SyncPoint::PositionsName)
 }
 
 fn encode(positions: &BTreeMap<Arc<str>, Position>) -> Option<Vec<u8>> {

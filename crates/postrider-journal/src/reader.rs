@@ -10,12 +10,13 @@ use crate::failure;
 use crate::follow::Cursor;
 use crate::frame::FrameHead;
 use crate::frames::{Damage, Frames, Next, OpenFailure, OpenedSegment, Place, open_either};
+use crate::gaps::Gaps;
 use crate::log::{End, Log, Segment};
 use crate::positions::Positions;
-use crate::recover::list;
+use crate::recover::{list, mark_cuts};
 use crate::segment::SegmentName;
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{Follower, SchemaBlock, SourceIdentity};
+use postrider_core::ports::{Follower, Gap, SchemaBlock, SourceIdentity};
 use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::{PartHead, PartKind, TransactionBatch};
@@ -31,6 +32,7 @@ pub struct Reader {
     /// In the last segment, at or behind the end.
     frames: Frames,
     complete: Place,
+    identity: SourceIdentity,
     /// Where the last transaction before the segment of `frames` stands.
     before: Position,
 }
@@ -79,7 +81,13 @@ impl Reader {
         let place = last.frames.place();
         let end = End { segment: last.header.name.number, offset: place.offset, lsn: place.order.end };
         let log = Arc::new(Log::new(disk, segments, end));
-        let mut reader = Reader { log, frames: last.frames, complete: place, before: last.header.before() };
+        let mut reader = Reader {
+            log,
+            frames: last.frames,
+            complete: place,
+            identity: last.header.identity.clone(),
+            before: last.header.before(),
+        };
         reader.refresh()?;
         Ok(reader)
     }
@@ -111,7 +119,7 @@ impl Reader {
                 Err(failure) => return Err(opening(self.log.disk.as_ref(), name, failure)),
             };
             let place = self.complete;
-            if opened.header.chain == place.chain && name.start == place.order.end && bad.is_none() {
+            if opened.header.follows(place.chain, place.order.end) && bad.is_none() {
                 self.log.segments().push_back(listed(&opened));
                 self.enter(opened);
             } else if proven {
@@ -131,7 +139,7 @@ impl Reader {
         let Place { order, .. } = self.complete;
         match order.commit {
             Lsn::ZERO => self.before,
-            commit => Position::whole(self.before.generation, commit),
+            commit => Position::whole(self.log.end_generation(), commit),
         }
     }
 
@@ -212,6 +220,54 @@ impl Reader {
         Ok(None)
     }
 
+    /// Looks at the journal in directory `dir`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Reader::open`].
+    pub fn find(dir: &Path) -> Result<Option<Reader>> {
+        let disk = Directory::read_only(dir);
+        let there = match disk.list() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(failure::disk("cannot list the journal", error)),
+            Ok(names) => names.iter().any(|name| matches!(SegmentName::parse(name), Some((_, true)))),
+        };
+        if there { Reader::open_on(Arc::new(disk)).map(Some) } else { Ok(None) }
+    }
+
+    /// Whose log the end of the journal is.
+    pub fn identity(&self) -> &SourceIdentity {
+        &self.identity
+    }
+
+    /// The generation of its end.
+    pub fn generation(&self) -> Generation {
+        self.log.end_generation()
+    }
+
+    /// LSN of the last commit record in this generation; [`Lsn::ZERO`] where there is none.
+    pub fn commit(&self) -> Lsn {
+        self.complete.order.commit
+    }
+
+    /// What is on record as left out, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// `JournalCorrupt` if the file is damaged; `Disk` if the disk refuses.
+    pub fn gaps(&self) -> Result<Vec<Gap>> {
+        Gaps::open(self.log.disk.as_ref()).map(|gaps| gaps.all())
+    }
+
+    /// A follower after `after`. It waits at the end that the last [`Reader::refresh`] found.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Reader::read`].
+    pub fn follow(&self, after: Position) -> Result<Box<dyn Follower>> {
+        Ok(Box::new(Cursor::open(Arc::clone(&self.log), after)?))
+    }
+
     /// How far each consumer was when it was last saved.
     ///
     /// # Errors
@@ -271,6 +327,7 @@ impl Reader {
 
     fn enter(&mut self, opened: OpenedSegment) {
         self.before = opened.header.before();
+        self.identity = opened.header.identity.clone();
         self.complete = opened.frames.place();
         self.frames = opened.frames;
         let end =
@@ -345,6 +402,7 @@ fn held(disk: &dyn Disk) -> Result<(VecDeque<Segment>, OpenedSegment)> {
     let (proven, _) = names(disk)?;
     let mut segments: VecDeque<Segment> = VecDeque::new();
     let mut last = None;
+    let mut headers = Vec::new();
     for name in proven {
         if segments.back().is_some_and(|last| last.name.number.checked_add(1) != Some(name.number)) {
             return Err(failure::corrupt(disk, &name.proven(), 0, "the segment before this one is missing"));
@@ -352,6 +410,7 @@ fn held(disk: &dyn Disk) -> Result<(VecDeque<Segment>, OpenedSegment)> {
         match open_either(disk, name) {
             Ok(opened) => {
                 segments.push_back(listed(&opened));
+                headers.push(opened.header.clone());
                 last = Some(opened);
             }
             // Retention took it since the names were read: the oldest are the first to go.
@@ -359,6 +418,7 @@ fn held(disk: &dyn Disk) -> Result<(VecDeque<Segment>, OpenedSegment)> {
             Err(failure) => return Err(opening(disk, name, failure)),
         }
     }
+    mark_cuts(&mut segments, &headers);
     last.map(|last| (segments, last)).ok_or_else(|| no_journal(disk))
 }
 
@@ -377,7 +437,8 @@ fn forget_removed(log: &Log) -> Result<bool> {
 }
 
 fn listed(opened: &OpenedSegment) -> Segment {
-    Segment { name: opened.header.name, before: opened.header.before(), proven: true, sealed_bytes: 0 }
+    let header = &opened.header;
+    Segment { name: header.name, before: header.before(), proven: true, sealed_bytes: 0, cut: None }
 }
 
 fn opening(disk: &dyn Disk, name: SegmentName, failure: OpenFailure) -> Error {

@@ -21,7 +21,7 @@ use crate::log::{End, Segment};
 use crate::order::Order;
 use crate::segment::{SegmentHeader, SegmentName};
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{SchemaBlock, SourceIdentity};
+use postrider_core::ports::{FOREIGN_HINT, SchemaBlock, SourceIdentity};
 use postrider_core::position::{Generation, Lsn};
 use std::collections::VecDeque;
 use std::io;
@@ -30,8 +30,19 @@ use std::sync::Arc;
 /// Where the writer goes on.
 #[derive(Debug)]
 pub(crate) struct Recovered {
+    /// Whose log the last segment is.
+    pub(crate) identity: SourceIdentity,
     pub(crate) segments: VecDeque<Segment>,
     pub(crate) tail: Tail,
+}
+
+/// Who may go on with the journal.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Heir<'a> {
+    /// The source it belongs to, also on a later timeline.
+    Source(&'a SourceIdentity),
+    /// Whoever has decided so.
+    Anybody,
 }
 
 /// The end of the last segment.
@@ -44,24 +55,43 @@ pub(crate) struct Tail {
     pub(crate) order: Order,
 }
 
-/// Reads, cuts and secures what is there; makes the first segment where nothing is.
-pub(crate) fn recover(disk: &dyn Disk, identity: &SourceIdentity) -> Result<Recovered> {
+/// Reads, cuts and secures what is there; makes the first segment where nothing is. `None`: nothing is, and nobody is named.
+pub(crate) fn recover(disk: &dyn Disk, heir: Heir<'_>) -> Result<Option<Recovered>> {
     let (proven, provisional) = list(disk)?;
-    let mut walk = Walk { disk, identity, segments: VecDeque::new(), tail: None, torn: false };
+    let mut walk = Walk { disk, headers: Vec::new(), segments: VecDeque::new(), tail: None, torn: false };
     for name in &proven {
         walk.take_proven(*name)?;
     }
+    // Before anything is cut: what belongs to somebody else stays as it is.
+    walk.check_heir(heir)?;
     if let Some(last) = proven.last() {
         walk.secure_last(*last)?;
     }
     for name in provisional {
         walk.take_provisional(name)?;
     }
-    let tail = match walk.tail.take() {
-        Some(tail) => tail,
-        None => walk.begin()?,
+    let tail = match (walk.tail.take(), heir) {
+        (Some(tail), _) => tail,
+        (None, Heir::Source(identity)) => walk.begin(identity)?,
+        (None, Heir::Anybody) => return Ok(None),
     };
-    Ok(Recovered { segments: walk.segments, tail })
+    walk.check_heir(heir)?;
+    let Some(last) = walk.headers.last() else { return Ok(None) };
+    let identity = last.identity.clone();
+    mark_cuts(&mut walk.segments, &walk.headers);
+    Ok(Some(Recovered { identity, segments: walk.segments, tail }))
+}
+
+/// Enters in each segment where its generation stopped being the history of the server that is followed now.
+pub(crate) fn mark_cuts(segments: &mut VecDeque<Segment>, headers: &[SegmentHeader]) {
+    let mut cut = None;
+    for (segment, header) in segments.iter_mut().zip(headers).rev() {
+        segment.cut = cut;
+        if header.begins_generation() {
+            let own = Some(header.cut).filter(|own| *own > Lsn::ZERO);
+            cut = own.map(|own| cut.map_or(own, |later: Lsn| later.min(own)));
+        }
+    }
 }
 
 /// Writes the head of a new segment behind `chain` and `order`, under its provisional name.
@@ -73,7 +103,7 @@ pub(crate) fn create_segment(disk: &dyn Disk, header: &SegmentHeader, schema: &S
     let file = disk.create(&header.name.provisional()).map_err(refused)?;
     file.write_at(&head, 0).map_err(refused)?;
     let end = End { segment: header.name.number, offset: failure::offset(head.len()), lsn: header.name.start };
-    Ok(Tail { file, end, chain, order: Order::starting_at(header.name.start, header.commit) })
+    Ok(Tail { file, end, chain, order: header.order() })
 }
 
 /// Makes a segment durable and then gives it the name that says so. Everything before it has to be durable already.
@@ -98,7 +128,8 @@ pub(crate) fn list(disk: &dyn Disk) -> Result<(Vec<SegmentName>, Vec<SegmentName
 #[derive(Debug)]
 struct Walk<'a> {
     disk: &'a dyn Disk,
-    identity: &'a SourceIdentity,
+    /// The headers of the segments.
+    headers: Vec<SegmentHeader>,
     segments: VecDeque<Segment>,
     tail: Option<Tail>,
     /// Something was cut: nothing after it can have been durable.
@@ -111,28 +142,22 @@ impl Walk<'_> {
         if self.segments.back().is_some_and(|last| last.name.number.checked_add(1) != Some(name.number)) {
             return Err(failure::corrupt(self.disk, &file_name, 0, "the segment before this one is missing"));
         }
-        let opened = match open_header(self.disk, name, &file_name) {
-            Ok(opened) => opened,
-            Err(OpenFailure::Missing) => {
-                return Err(failure::disk("cannot open a segment of the journal", io::ErrorKind::NotFound.into()));
-            }
-            Err(OpenFailure::Damaged(error, _) | OpenFailure::Other(error)) => return Err(error),
-        };
-        self.check_identity(&opened.header.identity)?;
+        let opened = open_header(self.disk, name, &file_name).map_err(OpenFailure::into_error)?;
         let bytes = opened.file.length().map_err(|error| failure::disk("cannot read the journal", error))?;
-        self.segments.push_back(Segment { name, before: opened.header.before(), proven: true, sealed_bytes: bytes });
+        self.push(opened.header, bytes);
         Ok(())
+    }
+
+    fn push(&mut self, header: SegmentHeader, sealed_bytes: u64) {
+        let (name, before) = (header.name, header.before());
+        self.segments.push_back(Segment { name, before, proven: true, sealed_bytes, cut: None });
+        self.headers.push(header);
     }
 
     /// Cuts the last proven segment and makes it durable: a killed process may have left it in the page cache only.
     fn secure_last(&mut self, name: SegmentName) -> Result<()> {
-        match open_segment(self.disk, name, &name.proven()) {
-            Ok(opened) => self.cut(opened.frames, name)?,
-            Err(OpenFailure::Missing) => {
-                return Err(failure::disk("cannot open a segment of the journal", io::ErrorKind::NotFound.into()));
-            }
-            Err(OpenFailure::Damaged(error, _) | OpenFailure::Other(error)) => return Err(error),
-        }
+        let opened = open_segment(self.disk, name, &name.proven()).map_err(OpenFailure::into_error)?;
+        self.cut(opened.frames, name)?;
         let refused = |error| failure::disk("cannot make the journal durable", error);
         if let Some(tail) = &self.tail {
             tail.file.sync(SyncPoint::OpenedData).map_err(refused)?;
@@ -150,13 +175,13 @@ impl Walk<'_> {
                 .map_err(|error| failure::disk("cannot cut the journal", error));
         };
         self.seal_last();
-        let before = opened.header.before();
+        let header = opened.header;
         self.cut(opened.frames, name)?;
         if let Some(tail) = &self.tail {
             prove(self.disk, name, tail.file.as_ref())
                 .map_err(|error| failure::disk("cannot make the journal durable", error))?;
         }
-        self.segments.push_back(Segment { name, before, proven: true, sealed_bytes: 0 });
+        self.push(header, 0);
         Ok(())
     }
 
@@ -171,10 +196,8 @@ impl Walk<'_> {
             Err(OpenFailure::Missing | OpenFailure::Damaged(..)) => return Ok(None),
             Err(OpenFailure::Other(error)) => return Err(error),
         };
-        self.check_identity(&opened.header.identity)?;
         let (end, chain) = self.tail.as_ref().map_or((Lsn::ZERO, 0), |tail| (tail.end.lsn, tail.chain));
-        let follows = opened.header.chain == chain && name.start == end;
-        Ok(follows.then_some(opened))
+        Ok(opened.header.follows(chain, end).then_some(opened))
     }
 
     /// Reads to the last complete transaction or mark and cuts what follows.
@@ -218,33 +241,33 @@ impl Walk<'_> {
     }
 
     /// Makes the first segment of a new journal.
-    fn begin(&mut self) -> Result<Tail> {
-        let name = SegmentName { generation: Generation::FIRST, start: Lsn::ZERO, number: 1 };
-        let header = SegmentHeader { identity: self.identity.clone(), name, chain: 0, commit: Lsn::ZERO };
+    fn begin(&mut self, identity: &SourceIdentity) -> Result<Tail> {
+        let generation = Generation::FIRST;
+        let header = SegmentHeader {
+            identity: identity.clone(),
+            name: SegmentName { generation, start: Lsn::ZERO, number: 1 },
+            chain: 0,
+            commit: Lsn::ZERO,
+            commit_generation: generation,
+            cut: Lsn::ZERO,
+        };
+        let name = header.name;
         let tail = create_segment(self.disk, &header, &SchemaBlock::default())?;
         prove(self.disk, name, tail.file.as_ref())
             .map_err(|error| failure::disk("cannot make the journal durable", error))?;
-        self.segments.push_back(Segment { name, before: header.before(), proven: true, sealed_bytes: 0 });
+        self.push(header, 0);
         Ok(tail)
     }
 
-    fn check_identity(&self, held: &SourceIdentity) -> Result<()> {
-        let asked = self.identity;
-        let differs = [
-            ("system identifier", held.system_identifier.to_string(), asked.system_identifier.to_string()),
-            ("timeline", held.timeline.to_string(), asked.timeline.to_string()),
-            ("database", held.database.clone(), asked.database.clone()),
-            ("slot", held.slot.clone(), asked.slot.clone()),
-        ]
-        .into_iter()
-        .filter(|(_, held, asked)| held != asked)
-        .map(|(what, held, asked)| format!("its {what} is {held}, the server's is {asked}"));
-        let differs: Vec<_> = differs.collect();
+    /// A later timeline is the source's to judge: only it knows where the server left the earlier one.
+    fn check_heir(&self, heir: Heir<'_>) -> Result<()> {
+        let (Heir::Source(identity), Some(last)) = (heir, self.headers.last()) else { return Ok(()) };
+        let differs = last.identity.differences(identity);
         if differs.is_empty() {
             return Ok(());
         }
         Err(Error::new(ErrorKind::JournalForeign, "the journal belongs to another source")
             .with_detail(format!("Of the journal in {}, {}.", self.disk.location(), differs.join("; ")))
-            .with_hint("Connect to the server it belongs to, or give this one an empty directory."))
+            .with_hint(FOREIGN_HINT))
     }
 }

@@ -9,7 +9,7 @@
 //! | offset | bytes | what |
 //! |---|---|---|
 //! | 0 | 8 | `PSTRJRNL` |
-//! | 8 | 4 | format version, 1 |
+//! | 8 | 4 | format version, 2 |
 //! | 12 | 4 | CRC32C over the header's other bytes |
 //! | 16 | 4 | length of the header in bytes |
 //! | 20 | 4 | timeline |
@@ -19,12 +19,15 @@
 //! | 40 | 8 | number of the segment, from 1 |
 //! | 48 | 8 | end LSN of what stands before |
 //! | 56 | 8 | LSN of the last commit record before |
-//! | 64 | 2 + n | database: length, then UTF-8 |
+//! | 64 | 4 | generation of that commit record |
+//! | 68 | 8 | in the first segment of a generation: up to where the generation before holds; 0 where it holds as a whole |
+//! | 76 | 2 + n | database: length, then UTF-8 |
 //! | … | 2 + n | slot: length, then UTF-8 |
 #![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
 
 use crate::bytes_in::{BytesIn, push_text};
 use crate::frame::{FrameHead, push_frame};
+use crate::order::Order;
 use postrider_core::ports::{SchemaBlock, SourceIdentity};
 use postrider_core::position::{Generation, Lsn, Position};
 
@@ -32,7 +35,7 @@ use postrider_core::position::{Generation, Lsn, Position};
 pub(crate) const HEADER_BYTES_MAX: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"PSTRJRNL";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const FIXED_BYTES: usize = 16;
 const SUFFIX: &str = ".segment";
 const PROVISIONAL: &str = ".new";
@@ -82,6 +85,11 @@ pub(crate) struct SegmentHeader {
     pub(crate) chain: u32,
     /// LSN of the last commit record before this segment.
     pub(crate) commit: Lsn,
+    /// The generation of that commit record: another one than the segment's where the segment begins one.
+    pub(crate) commit_generation: Generation,
+    /// Where the segment begins a generation of a server that went another way than the one before: what commits at or after
+    /// this in the generations before never happened there. [`Lsn::ZERO`]: all of it did.
+    pub(crate) cut: Lsn,
 }
 
 /// Why bytes are no header.
@@ -97,9 +105,25 @@ impl SegmentHeader {
     /// The position of the last transaction before this segment: who is there, goes on here.
     pub(crate) fn before(&self) -> Position {
         if self.name.start == Lsn::ZERO {
-            return Position { generation: self.name.generation, ..Position::START };
+            return Position { generation: self.commit_generation, ..Position::START };
         }
-        Position::whole(self.name.generation, self.commit)
+        Position::whole(self.commit_generation, self.commit)
+    }
+
+    /// The segment is the first of its generation, and there was one before.
+    pub(crate) fn begins_generation(&self) -> bool {
+        self.commit_generation != self.name.generation
+    }
+
+    /// The segment goes on from one that ends at `end` with a frame of this CRC: right there, or behind it where something was left
+    /// out knowingly. In another generation log positions begin anew.
+    pub(crate) fn follows(&self, chain: u32, end: Lsn) -> bool {
+        self.chain == chain && (self.name.start >= end || self.begins_generation())
+    }
+
+    /// What came before the first frame: of another generation's positions nothing is known in this one.
+    pub(crate) fn order(&self) -> Order {
+        Order::starting_at(self.name.start, if self.begins_generation() { Lsn::ZERO } else { self.commit })
     }
 
     /// The header and the schema frame, and the CRC that the first frame of a part starts with. `None` where database and
@@ -113,6 +137,8 @@ impl SegmentHeader {
         rest.extend_from_slice(&self.name.number.to_le_bytes());
         rest.extend_from_slice(&self.name.start.0.to_le_bytes());
         rest.extend_from_slice(&self.commit.0.to_le_bytes());
+        rest.extend_from_slice(&self.commit_generation.0.to_le_bytes());
+        rest.extend_from_slice(&self.cut.0.to_le_bytes());
         push_text(&mut rest, &self.identity.database)?;
         push_text(&mut rest, &self.identity.slot)?;
         let length = rest.len().checked_add(FIXED_BYTES + 4).filter(|length| *length <= HEADER_BYTES_MAX)?;
@@ -148,9 +174,11 @@ fn decode_rest(bytes: &[u8], mut fields: BytesIn<'_>) -> Option<(SegmentHeader, 
     let (_length, timeline, system_identifier) = (fields.u32()?, fields.u32()?, fields.u64()?);
     let (generation, chain, number) = (Generation(fields.u32()?), fields.u32()?, fields.u64()?);
     let (start, commit) = (Lsn(fields.u64()?), Lsn(fields.u64()?));
+    let (commit_generation, cut) = (Generation(fields.u32()?), Lsn(fields.u64()?));
     let (database, slot) = (fields.text()?.to_owned(), fields.text()?.to_owned());
     let identity = SourceIdentity { system_identifier, timeline, database, slot };
-    Some((SegmentHeader { identity, name: SegmentName { generation, start, number }, chain, commit }, length, crc))
+    let name = SegmentName { generation, start, number };
+    Some((SegmentHeader { identity, name, chain, commit, commit_generation, cut }, length, crc))
 }
 
 /// The CRC over magic, version, and what stands behind the CRC.
@@ -180,6 +208,8 @@ mod tests {
             name: SegmentName { generation: Generation(2), start: Lsn(0x16_B374_D848), number: 19 },
             chain: 5,
             commit: Lsn(0x16_B374_D800),
+            commit_generation: Generation(1),
+            cut: Lsn(0x16_B374_D840),
         }
     }
 

@@ -4,12 +4,14 @@
 //! covers is what was appended when it started. Segments are made durable in order, each before the next gets its name.
 
 use crate::disk::{DiskFile, DiskLock, SyncPoint};
+use crate::gaps::Gaps;
 use crate::log::{End, Log};
 use crate::positions::Positions;
 use crate::recover::prove;
 use crate::retention::Retention;
 use crate::segment::SegmentName;
 use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::Gap;
 use postrider_core::position::{Lsn, Position};
 use std::io;
 use std::mem;
@@ -34,6 +36,7 @@ struct Waiting<'a>(&'a Shared);
 struct Shared {
     log: Arc<Log>,
     positions: Positions,
+    gaps: Gaps,
     orders: Mutex<Orders>,
     changed: Condvar,
 }
@@ -46,6 +49,7 @@ struct Orders {
     /// Segments that may hold what is not durable, in order; the last is being written.
     unsynced: Vec<Unsynced>,
     saves: Vec<Save>,
+    records: Vec<Record>,
     retention: Retention,
     closing: bool,
 }
@@ -64,6 +68,19 @@ struct Save {
     done: oneshot::Sender<Result<()>>,
 }
 
+#[derive(Debug)]
+struct Record {
+    gap: Gap,
+    done: oneshot::Sender<Result<()>>,
+}
+
+/// What stands beside the segments.
+#[derive(Debug)]
+pub(crate) struct Beside {
+    pub(crate) positions: Positions,
+    pub(crate) gaps: Gaps,
+}
+
 /// What is done in one go: a bit of everything, so that nothing waits for ever.
 #[derive(Debug)]
 struct Turn {
@@ -71,6 +88,7 @@ struct Turn {
     sync: Option<(End, Vec<Unsynced>)>,
     retention: Option<Retention>,
     saves: Vec<Save>,
+    records: Vec<Record>,
 }
 
 impl SyncThread {
@@ -78,12 +96,19 @@ impl SyncThread {
     pub(crate) fn start(
         log: Arc<Log>,
         lock: Box<dyn DiskLock>,
-        positions: Positions,
+        beside: Beside,
         retention: Retention,
     ) -> Result<SyncThread> {
-        let orders =
-            Mutex::new(Orders { waiters: 0, unsynced: Vec::new(), saves: Vec::new(), retention, closing: false });
-        let shared = Arc::new(Shared { log, positions, orders, changed: Condvar::new() });
+        let orders = Mutex::new(Orders {
+            waiters: 0,
+            unsynced: Vec::new(),
+            saves: Vec::new(),
+            records: Vec::new(),
+            retention,
+            closing: false,
+        });
+        let Beside { positions, gaps } = beside;
+        let shared = Arc::new(Shared { log, positions, gaps, orders, changed: Condvar::new() });
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("journal-sync".to_owned())
@@ -98,6 +123,19 @@ impl SyncThread {
 
     pub(crate) fn positions(&self) -> &Positions {
         &self.shared.positions
+    }
+
+    pub(crate) fn gaps(&self) -> &Gaps {
+        &self.shared.gaps
+    }
+
+    /// Puts a gap on record, durably.
+    pub(crate) async fn record(&self, gap: Gap) -> Result<()> {
+        self.shared.log.failure.check()?;
+        let (done, recorded) = oneshot::channel();
+        self.shared.orders().records.push(Record { gap, done });
+        self.shared.changed.notify_all();
+        recorded.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// From now on this segment is the one that is written.
@@ -177,6 +215,7 @@ impl Shared {
                 self.retain(&retention);
             }
             self.save(turn.saves);
+            self.record(turn.records);
         }
     }
 
@@ -193,8 +232,10 @@ impl Shared {
                 sync: due.then(|| (end, orders.unsynced.clone())),
                 retention: orders.retention.take_due().filter(|_| !failed),
                 saves: mem::take(&mut orders.saves),
+                records: mem::take(&mut orders.records),
             };
-            if turn.sync.is_some() || turn.retention.is_some() || !turn.saves.is_empty() {
+            let nothing = turn.saves.is_empty() && turn.records.is_empty();
+            if turn.sync.is_some() || turn.retention.is_some() || !nothing {
                 return Some(turn);
             }
             if orders.closing {
@@ -263,6 +304,18 @@ impl Shared {
             };
             // Who no longer waits does not want to know.
             let _ = save.done.send(answer);
+        }
+    }
+
+    fn record(&self, records: Vec<Record>) {
+        for Record { gap, done } in records {
+            let recorded = self
+                .log
+                .failure
+                .check()
+                .and_then(|()| self.gaps.record(self.log.disk.as_ref(), gap).map_err(|error| self.log.fail(error)));
+            // Who no longer waits does not want to know.
+            let _ = done.send(recorded);
         }
     }
 

@@ -148,9 +148,9 @@ fn a_second_process_is_told_which_directory_is_in_use() {
 fn a_journal_of_another_source_is_refused_with_what_differs() {
     let disk = FakeDisk::new();
     drop(open_fake(&disk, &SMALL));
-    let other = SourceIdentity { timeline: 2, slot: "other".to_owned(), ..identity() };
+    let other = SourceIdentity { system_identifier: 8, slot: "other".to_owned(), ..identity() };
     let error = refusal(open_on(Arc::new(disk), &other, &SMALL));
-    expect![[r#"PR014 the journal belongs to another source. Of the journal in /fake, its timeline is 1, the server's is 2; its slot is postrider, the server's is other. Connect to the server it belongs to, or give this one an empty directory."#]].assert_eq(&error.report());
+    expect!["PR014 the journal belongs to another source. Of the journal in /fake, its system identifier is 7300000000000000001, the server's is 8; its slot is postrider, the server's is other. Connect to the server it belongs to, or give this one an empty directory. If this server is its successor (a restore, another cluster), `postrider adopt` goes on with it in a new generation."].assert_eq(&error.report());
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn a_damaged_frame_is_an_error_with_its_place_except_at_the_torn_end() {
     let in_old = damage(&segments[0], 300);
     let opened = open_fake(&in_old, &SMALL);
     let error = refusal(drain(opened.journal.follow(Position::START).unwrap().as_mut()));
-    expect!["PR015 the journal is damaged. In /fake, file 00000001-0000000000000000-00000001.segment, at byte 256: a frame does not match its checksum. Restore the directory from a copy, or start with an empty one and rebuild the consumers."].assert_eq(&error.report());
+    expect!["PR015 the journal is damaged. In /fake, file 00000001-0000000000000000-00000001.segment, at byte 268: a frame does not match its checksum. Restore the directory from a copy, or start with an empty one and rebuild the consumers."].assert_eq(&error.report());
 
     let last = segments.last().unwrap();
     let length = files[last].len();

@@ -149,15 +149,16 @@ impl Walk<'_> {
         let at_head = |what| Err(Damage { offset: 0, what });
         let identity = self.identity.get_or_insert_with(|| header.identity.clone());
         let of_source = |identity: &SourceIdentity| (identity.database.clone(), identity.slot.clone());
-        if of_source(identity) != of_source(&header.identity) {
+        if !header.begins_generation() && of_source(identity) != of_source(&header.identity) {
             return at_head("the segment belongs to another database or slot than the first");
         }
+        self.identity = Some(header.identity.clone());
         let Some((name, place)) = before else { return Ok(()) };
         if name.number.checked_add(1) != Some(header.name.number) {
             return at_head("the segment before this one is missing");
         }
         match place {
-            Some(place) if place.chain != header.chain || place.order.end != header.name.start => {
+            Some(place) if !header.follows(place.chain, place.order.end) => {
                 at_head("the segment does not follow from the one before it")
             }
             _ => Ok(()),

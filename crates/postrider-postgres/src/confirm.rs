@@ -65,9 +65,10 @@ struct Sender {
 }
 
 impl Feedback {
-    /// Everything below `received` is ours already.
-    pub(crate) fn new(received: Lsn) -> Feedback {
-        Feedback { received: AtomicU64::new(received.0), ..Feedback::default() }
+    /// Everything below `received` is ours already, and the slot is `confirmed` already: what was saved with less, by a consumer
+    /// that began anew or that the guard had passed, must not take it back.
+    pub(crate) fn new(received: Lsn, confirmed: Lsn) -> Feedback {
+        Feedback { received: AtomicU64::new(received.0), confirmed: AtomicU64::new(confirmed.0), ..Feedback::default() }
     }
 
     /// The server wants an answer; it has read its log up to `wal_end`.
@@ -279,13 +280,16 @@ mod tests {
     use super::*;
 
     fn confirmer(received: u64) -> StreamConfirmer {
-        StreamConfirmer { feedback: Arc::new(Feedback::new(Lsn(received))), sending: Mutex::new(None) }
+        StreamConfirmer { feedback: Arc::new(Feedback::new(Lsn(received), Lsn(2))), sending: Mutex::new(None) }
     }
 
     #[test]
     fn nothing_beyond_what_was_received_is_confirmed_and_nothing_goes_back() {
         let confirmer = confirmer(10);
-        for (confirm, receive, wanted) in [(5, 0, 5), (4, 0, 5), (20, 0, 10), (0, 15, 15), (0, 12, 15), (0, 30, 20)] {
+        assert_eq!(confirmer.feedback.flushed(), Lsn(2), "the slot is there already");
+        for (confirm, receive, wanted) in
+            [(1, 0, 2), (5, 0, 5), (4, 0, 5), (20, 0, 10), (0, 15, 15), (0, 12, 15), (0, 30, 20)]
+        {
             confirmer.confirm(Lsn(confirm), false);
             confirmer.received(Lsn(receive));
             assert_eq!(confirmer.feedback.flushed(), Lsn(wanted), "after {confirm}, {receive}");

@@ -304,7 +304,7 @@ mod tests {
         let mark = socket.low_water_mark();
         let (half, _writing) = tokio::io::split(socket);
         let incoming = Incoming::new(half, BytesMut::new(), "there:1".into(), mark);
-        (StreamReader::new(incoming, Arc::new(Feedback::new(Lsn::ZERO)), "s"), server)
+        (StreamReader::new(incoming, Arc::new(Feedback::new(Lsn::ZERO, Lsn::ZERO)), "s"), server)
     }
 
     #[tokio::test]
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn only_a_keepalive_that_wants_an_answer_is_passed_on() {
-        let feedback = Feedback::new(Lsn::ZERO);
+        let feedback = Feedback::new(Lsn::ZERO, Lsn::ZERO);
         scan(&keepalive(7, 0), &feedback, &mut Lateness::default()).unwrap();
         assert_eq!(feedback.take_ask(), None);
         scan(&[copy_data(b"w"), keepalive(7, 1), copy_data(b"w")].concat(), &feedback, &mut Lateness::default())

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use postrider_core::error::Result;
-use postrider_core::ports::LogSession;
+use postrider_core::ports::{LogSession, SourceIdentity};
 use postrider_core::position::Lsn;
 
 use crate::confirm::{Feedback, StreamConfirmer};
@@ -20,14 +20,23 @@ use plugin::PluginOptions;
 pub(crate) mod plugin;
 pub(crate) mod slot;
 
-/// Starts the stream after `durable_end`; the server moves that up to the slot's own position by itself.
-pub(crate) async fn start_stream(
-    mut wire: Wire,
-    slot: &str,
-    publication: &str,
-    durable_end: Lsn,
-    (cleared, plugin): (Cleared, PluginOptions),
-) -> Result<LogSession> {
+/// What is to be streamed, and what was found out about it.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    pub(crate) slot: &'a str,
+    pub(crate) publication: &'a str,
+    /// The end of our journal.
+    pub(crate) durable_end: Lsn,
+    pub(crate) cleared: Cleared,
+    pub(crate) plugin: PluginOptions,
+    pub(crate) identity: SourceIdentity,
+    pub(crate) after_peer: bool,
+}
+
+/// Starts the stream after the journal's end; the server moves that up to the slot's own position by itself.
+pub(crate) async fn start_stream(mut wire: Wire, start: Start<'_>) -> Result<LogSession> {
+    let Start { slot, publication, durable_end, cleared, plugin, identity, after_peer } = start;
+    let begins = durable_end.max(cleared.confirmed);
     let options = plugin.list(publication);
     let started = wire.start_copy(Phase::StartReplication, &start_command(slot, durable_end, &options)).await;
     started.map_err(|refusal| name_slot(refusal, slot))?;
@@ -35,9 +44,12 @@ pub(crate) async fn start_stream(
     let Wire { socket, received, endpoint, .. } = wire;
     let mark = socket.low_water_mark();
     let (reading, writing) = tokio::io::split(socket);
-    let feedback = Arc::new(Feedback::new(durable_end));
+    let feedback = Arc::new(Feedback::new(begins, cleared.confirmed));
     let incoming = Incoming::new(reading, received, endpoint, mark);
     Ok(LogSession {
+        identity,
+        begins,
+        after_peer,
         reader: Box::new(StreamReader::new(incoming, Arc::clone(&feedback), slot)),
         confirmer: Arc::new(StreamConfirmer::spawn(writing, feedback, cleared.wal_sender_timeout)),
     })

@@ -1,19 +1,22 @@
 //! What: the primary's logical replication stream as a port.
 //! Where: before *read*; opened at the start and after each lost connection.
 //! Takes and gives: an address, a slot and a publication; a session's reader and confirmer, or why there is none.
-//! Never: retries, or starts where the slot says something else than the journal, or at another server than the first time.
+//! Never: retries, starts where the slot says something else than the journal, or at another server than the journal's.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{BoxFuture, LogSession, LogSource, SourceIdentity};
+use postrider_core::ports::{BoxFuture, FOREIGN_HINT, LogSession, LogSource, SourceIdentity};
 use postrider_core::position::Lsn;
 
 use crate::identity::identify;
 use crate::options::ConnectOptions;
 use crate::replication::plugin::{PluginOptions, Wishes};
-use crate::replication::start_stream;
+use crate::replication::{Start, start_stream};
+use crate::timeline::{Kinship, kinship};
 use crate::wire::Wire;
+use preflight::Wanted;
 
 pub(crate) mod preflight;
 
@@ -24,15 +27,36 @@ pub struct ReplicationSource {
     slot: String,
     publication: String,
     wishes: Wishes,
-    /// Who the server was when it was first asked: an address may come to lead to another one later.
-    first: Arc<OnceLock<SourceIdentity>>,
+    /// Whose log our journal holds: an address may come to lead to another server later.
+    known: Arc<Mutex<Option<SourceIdentity>>>,
+    /// Since our last session one of us was seen to read from the slot.
+    peer_seen: Arc<AtomicBool>,
+}
+
+/// A server beside a journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Comparison {
+    pub identity: SourceIdentity,
+    pub kinship: Kinship,
+    /// It is a standby.
+    pub in_recovery: bool,
+    /// The end of what it has of its log on disk.
+    pub log_end: Lsn,
+    /// Where its slot of our name is confirmed; `None`: there is no such slot.
+    pub confirmed: Option<Lsn>,
 }
 
 impl ReplicationSource {
     /// Every transaction comes whole, after its commit. Nothing is asked of the server yet.
     pub fn new(options: ConnectOptions, slot: impl Into<String>, publication: impl Into<String>) -> ReplicationSource {
-        let (slot, publication) = (slot.into(), publication.into());
-        ReplicationSource { options, slot, publication, wishes: Wishes::default(), first: Arc::default() }
+        ReplicationSource {
+            options,
+            slot: slot.into(),
+            publication: publication.into(),
+            wishes: Wishes::default(),
+            known: Arc::default(),
+            peer_seen: Arc::default(),
+        }
     }
 
     /// Large transactions come while they are in progress, so that the server need not keep them on its disk.
@@ -50,36 +74,116 @@ impl ReplicationSource {
         self
     }
 
+    /// The journal that is written holds the log of this source. Without it, the first server that is asked is the one.
+    #[must_use]
+    pub fn of_journal(self, identity: SourceIdentity) -> ReplicationSource {
+        ReplicationSource { known: Arc::new(Mutex::new(Some(identity))), ..self }
+    }
+
     /// Checks all that `open` checks, and opens nothing. `durable_end` as there.
     ///
     /// # Errors
     /// As `open`, but for a slot in use.
     pub async fn check(&self, durable_end: Lsn) -> Result<()> {
         let mut wire = Wire::connect(&self.options).await?;
-        let cleared = preflight::check(&mut wire, &self.options, &self.slot, &self.publication, durable_end).await?;
-        PluginOptions::choose(cleared.server_version, self.wishes, cleared.two_phase)?;
+        let identity = identify(&mut wire, &self.slot).await?;
+        self.check_kinship(&mut wire, &identity, durable_end).await?;
+        let checked = preflight::check(&mut wire, &self.wanted(durable_end, false)).await;
         wire.close().await;
-        Ok(())
+        match checked {
+            Err(error) if error.kind() != ErrorKind::SlotInUse => Err(error),
+            Err(_) => Ok(()),
+            Ok(cleared) => {
+                PluginOptions::choose(cleared.server_version, self.wishes, cleared.two_phase).map(|_plugin| ())
+            }
+        }
+    }
+
+    /// How the server is related to the one that `held` names.
+    ///
+    /// # Errors
+    /// What connecting and asking lead to.
+    pub async fn compare(&self, held: &SourceIdentity) -> Result<Comparison> {
+        let mut wire = Wire::connect(&self.options).await?;
+        let identity = identify(&mut wire, &self.slot).await?;
+        let kinship = kinship(&mut wire, held, &identity).await?;
+        let server = preflight::ask_server(&mut wire, &self.publication).await?;
+        let slot = preflight::ask_slot(&mut wire, &self.slot).await?;
+        wire.close().await;
+        let confirmed = slot.and_then(|slot| slot.confirmed);
+        Ok(Comparison { identity, kinship, in_recovery: server.in_recovery, log_end: server.flushed, confirmed })
+    }
+
+    fn wanted(&self, durable_end: Lsn, after_peer: bool) -> Wanted<'_> {
+        Wanted { options: &self.options, slot: &self.slot, publication: &self.publication, durable_end, after_peer }
     }
 
     async fn ask_identity(&self) -> Result<SourceIdentity> {
         let mut wire = Wire::connect(&self.options).await?;
         let identity = identify(&mut wire, &self.slot).await?;
         wire.close().await;
-        let _first = self.first.get_or_init(|| identity.clone());
+        self.known().get_or_insert_with(|| identity.clone());
         Ok(identity)
     }
 
     async fn open_session(&self, durable_end: Lsn, wishes: Wishes) -> Result<LogSession> {
         let mut wire = Wire::connect(&self.options).await?;
         let identity = identify(&mut wire, &self.slot).await?;
-        check_identity(self.first.get_or_init(|| identity.clone()), &identity)?;
-        let cleared = preflight::check(&mut wire, &self.options, &self.slot, &self.publication, durable_end).await?;
+        self.check_kinship(&mut wire, &identity, durable_end).await?;
+        let after_peer = self.peer_seen.load(Ordering::Relaxed);
+        let cleared = match preflight::check(&mut wire, &self.wanted(durable_end, after_peer)).await {
+            Err(error) if error.kind() == ErrorKind::SlotInUse => return Err(self.name_holder(error).await),
+            cleared => cleared?,
+        };
         let plugin = PluginOptions::choose(cleared.server_version, wishes, cleared.two_phase)?;
-        let started = start_stream(wire, &self.slot, &self.publication, durable_end, (cleared, plugin)).await;
-        match started {
+        let known = identity.clone();
+        let start = Start {
+            slot: &self.slot,
+            publication: &self.publication,
+            durable_end,
+            cleared,
+            plugin,
+            identity,
+            after_peer,
+        };
+        match start_stream(wire, start).await {
             Err(error) if error.kind() == ErrorKind::SlotInUse => Err(self.name_holder(error).await),
-            outcome => outcome,
+            Err(error) => Err(error),
+            Ok(session) => {
+                *self.known() = Some(known);
+                self.peer_seen.store(false, Ordering::Relaxed);
+                Ok(session)
+            }
+        }
+    }
+
+    /// In another server's log, or past the point where a promoted one left its timeline, our positions mean something else.
+    async fn check_kinship(&self, wire: &mut Wire, now: &SourceIdentity, durable_end: Lsn) -> Result<()> {
+        let held = self.known().get_or_insert_with(|| now.clone()).clone();
+        match kinship(wire, &held, now).await? {
+            Kinship::Same => Ok(()),
+            Kinship::Promoted { left_at } if durable_end <= left_at => {
+                tracing::info!(
+                    timeline = now.timeline,
+                    %left_at,
+                    "the server was promoted, and has all that the journal has: its log goes on from the journal's end"
+                );
+                Ok(())
+            }
+            Kinship::Promoted { left_at } => Err(Error::new(
+                ErrorKind::JournalForeign,
+                "the journal is further than the server was when it was promoted",
+            )
+            .with_detail(format!(
+                "The server left timeline {} at {left_at}, the journal ends at {durable_end}.",
+                held.timeline
+            ))
+            .with_hint("`postrider check` names what the server never had; `postrider adopt` goes on without it, in a new generation.")),
+            Kinship::Stranger(differs) => {
+                Err(Error::new(ErrorKind::JournalForeign, "the journal belongs to another source")
+                    .with_detail(format!("Of the journal that we write, {}.", differs.join("; ")))
+                    .with_hint(FOREIGN_HINT))
+            }
         }
     }
 
@@ -87,14 +191,24 @@ impl ReplicationSource {
     async fn name_holder(&self, error: Error) -> Error {
         let holder = async {
             let mut wire = Wire::connect(&self.options).await?;
-            let holder = preflight::slot_holder(&mut wire, &self.slot).await?;
+            let slot = preflight::ask_slot(&mut wire, &self.slot).await?;
             wire.close().await;
-            Ok::<_, Error>(holder)
+            Ok::<_, Error>(slot.and_then(|slot| slot.holder))
         };
         match holder.await {
-            Ok(Some(holder)) => error.with_detail(format!("The slot is \"{}\"; its reader is {holder}.", self.slot)),
+            Ok(Some(holder)) => {
+                if holder.application == self.options.application_name {
+                    self.peer_seen.store(true, Ordering::Relaxed);
+                }
+                error.with_detail(format!("The slot is \"{}\"; its reader is {holder}.", self.slot))
+            }
             Ok(None) | Err(_) => error,
         }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<SourceIdentity>> {
+        // One value is put in at a time: whole even if a holder panicked.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,49 +223,5 @@ impl LogSource for ReplicationSource {
 
     fn open_whole(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>> {
         Box::pin(self.open_session(durable_end, Wishes { streaming: false, ..self.wishes }))
-    }
-}
-
-/// In another server's log, or on another timeline, our positions mean something else.
-fn check_identity(first: &SourceIdentity, now: &SourceIdentity) -> Result<()> {
-    let differs: Vec<String> = [
-        ("system identifier", first.system_identifier.to_string(), now.system_identifier.to_string()),
-        ("timeline", first.timeline.to_string(), now.timeline.to_string()),
-    ]
-    .into_iter()
-    .filter(|(_, first, now)| first != now)
-    .map(|(what, first, now)| format!("its {what} is {first}, the server's is {now}"))
-    .collect();
-    if differs.is_empty() {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::JournalForeign, "the journal belongs to another source")
-        .with_detail(format!("Of the journal that we write, {}.", differs.join("; ")))
-        .with_hint("Connect to the server it belongs to, or give this one an empty directory."))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_system_or_timeline_is_another_source() {
-        let first = SourceIdentity { system_identifier: 7, timeline: 1, database: "d".into(), slot: "s".into() };
-        assert!(check_identity(&first, &first.clone()).is_ok());
-        for (now, words) in [
-            (
-                SourceIdentity { system_identifier: 8, ..first.clone() },
-                "its system identifier is 7, the server's is 8.",
-            ),
-            (SourceIdentity { timeline: 2, ..first.clone() }, "its timeline is 1, the server's is 2."),
-        ] {
-            let error = check_identity(&first, &now).err().map(|error| (error.kind(), error.report()));
-            assert!(
-                error
-                    .as_ref()
-                    .is_some_and(|(kind, report)| *kind == ErrorKind::JournalForeign && report.contains(words)),
-                "{error:?}"
-            );
-        }
     }
 }

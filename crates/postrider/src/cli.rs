@@ -1,5 +1,6 @@
 //! The command line: one file for each verb.
 
+mod adopt;
 mod check;
 mod explain;
 mod journal;
@@ -34,6 +35,7 @@ enum Verb {
     Check(check::Check),
     Setup(setup::Setup),
     Status(status::Status),
+    Adopt(adopt::Adopt),
     Journal(journal::Journal),
     Tail(tail::Tail),
     Replay(replay::Replay),
@@ -75,6 +77,7 @@ impl Verb {
             Verb::Check(verb) => verb.obey(),
             Verb::Setup(verb) => verb.obey(),
             Verb::Status(verb) => verb.obey(),
+            Verb::Adopt(verb) => verb.obey(),
             Verb::Journal(verb) => verb.obey(),
             Verb::Tail(verb) => verb.obey(),
             Verb::Replay(verb) => verb.obey(),
@@ -89,6 +92,7 @@ impl Verb {
             Verb::Check(verb) => verb.json,
             Verb::Setup(verb) => verb.json,
             Verb::Status(verb) => verb.json,
+            Verb::Adopt(verb) => verb.json,
             Verb::Journal(verb) => verb.is_json(),
             Verb::Replay(verb) => verb.json,
             Verb::Explain(verb) => verb.json,

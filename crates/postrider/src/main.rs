@@ -11,6 +11,7 @@ mod explain;
 mod log;
 mod output;
 mod reading;
+mod succession;
 mod wiring;
 
 use clap::Parser;

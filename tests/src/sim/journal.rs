@@ -4,7 +4,9 @@ use super::faults::{Fault, Point, Side};
 use super::shared::{Bug, Process, Sim};
 use super::signal::Signal;
 use postrider_core::error::Result;
-use postrider_core::ports::{BoxFuture, Follower, Journal, JournalWriter, PositionStore, SchemaBlock};
+use postrider_core::ports::{
+    BoxFuture, Follower, Gap, Journal, JournalWriter, PositionStore, SchemaBlock, SourceIdentity,
+};
 use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::transaction::{PartHead, PartKind, TransactionBatch, push_message};
 use std::collections::BTreeMap;
@@ -192,6 +194,11 @@ impl JournalWriter for FakeWriter {
         }
         Ok(())
     }
+
+    fn go_on(&mut self, _identity: &SourceIdentity, begins: Lsn, _schema: &SchemaBlock) -> Result<()> {
+        assert!(begins <= self.0.appended(), "nobody else reads from a simulated slot");
+        Ok(())
+    }
 }
 
 /// The journal's door for its readers.
@@ -238,6 +245,14 @@ impl Journal for Door {
     fn release(&self, _position: Position) -> Result<()> {
         Ok(())
     }
+
+    fn gaps(&self) -> Vec<Gap> {
+        Vec::new()
+    }
+
+    fn record(&self, gap: Gap) -> BoxFuture<'_, Result<()>> {
+        panic!("nothing is left out of a simulated journal: {}", gap.reason)
+    }
 }
 
 impl Follower for Cursor {
@@ -269,6 +284,10 @@ impl Follower for Cursor {
 
     fn schema(&mut self) -> Option<SchemaBlock> {
         self.schema.take()
+    }
+
+    fn generation(&self) -> Generation {
+        Generation::FIRST
     }
 }
 

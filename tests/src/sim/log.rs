@@ -76,10 +76,7 @@ struct Said {
 
 impl LogSource for FakeSource {
     fn identify(&self) -> BoxFuture<'_, Result<SourceIdentity>> {
-        Box::pin(async move {
-            let slot = format!("slot_{}", self.process.number);
-            Ok(SourceIdentity { system_identifier: 7, timeline: 1, database: "core".into(), slot })
-        })
+        Box::pin(async move { Ok(self.identity()) })
     }
 
     fn open(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>> {
@@ -93,6 +90,11 @@ impl LogSource for FakeSource {
 }
 
 impl FakeSource {
+    fn identity(&self) -> SourceIdentity {
+        let slot = format!("slot_{}", self.process.number);
+        SourceIdentity { system_identifier: 7, timeline: 1, database: "core".into(), slot }
+    }
+
     async fn open_session(&self, durable_end: Lsn, streaming: bool) -> Result<LogSession> {
         self.process.point(Point::LogOpen, Side::Dispatch).await;
         self.process.sim.latency().await;
@@ -143,7 +145,13 @@ impl FakeSource {
             policy: self.policy,
             said: Mutex::default(),
         };
-        Ok(LogSession { reader: Box::new(reader), confirmer: Arc::new(confirmer) })
+        Ok(LogSession {
+            identity: self.identity(),
+            begins: from,
+            after_peer: false,
+            reader: Box::new(reader),
+            confirmer: Arc::new(confirmer),
+        })
     }
 }
 

@@ -7,5 +7,6 @@ mod fetch;
 mod folder;
 pub(crate) mod installation;
 pub(crate) mod shared;
+mod standby;
 pub(crate) mod standing;
 mod template;

@@ -1,78 +1,71 @@
 //! The replication slot.
 
-use postrider_core::error::{ErrorKind, Result};
-use tokio_postgres::Row;
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::position::Lsn;
 
 use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
 use crate::objects::SourceObjects;
 use crate::quote::drop_slot_statement;
+use crate::slot_state::{Place, SLOT_QUERY, Slot, judge, refusal};
 
 pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> Result<Vec<Finding>> {
     // That a publication is younger than the slot's position shows nowhere here: `catalog_xmin` lags behind whatever runs elsewhere
     // on the server. The stream itself says it.
-    let text = "SELECT s.slot_type = 'logical' AND s.plugin = 'pgoutput', s.database = current_database(), \
-           coalesce(s.two_phase, false), coalesce(s.wal_status, 'lost'), s.active, s.temporary, \
-           current_setting('server_version_num')::int8 \
-         FROM pg_replication_slots AS s WHERE s.slot_name = $1";
-    let names: Parameters = vec![Box::new(objects.slot.clone())];
-    let rows = connection.query(&text.into(), &names).await?;
+    let slot = find_slot(connection, &objects.slot).await?;
+    let rows = connection
+        .query(
+            &"SELECT current_database()::text, current_setting('server_version_num')::int8".into(),
+            &Parameters::new(),
+        )
+        .await?;
+    let Some(row) = rows.first() else { return Ok(Vec::new()) };
+    let (database, version): (String, i64) = (field(row, 0)?, field(row, 1)?);
+    // Where it stands against the journal is the stream's own check to say.
+    let place = Place { slot: &objects.slot, database: &database, durable_end: Lsn::ZERO, after_peer: false };
+    let mut findings: Vec<Finding> = refusal(&judge(slot.as_ref(), place), place).iter().map(refused).collect();
+    let Some(slot) = slot else { return Ok(findings) };
+    findings.extend(preparation(&slot, objects, version));
     let name = &objects.slot;
-    let Some(row) = rows.first() else {
-        return Ok(vec![Finding::new(
-            Severity::Error,
-            ErrorKind::SlotMissing,
-            Subject::Slot,
-            format!("There is no replication slot \"{name}\"."),
-            "`postrider setup` creates it.",
-        )]);
+    let mut find = |severity, kind, sentence: String, hint: &str| {
+        findings.push(Finding::new(severity, kind, Subject::Slot, sentence, hint));
     };
-    let mut findings = Vec::new();
-    for judged in [origin(row, name)?, preparation(row, objects)?, health(row, name)?, company(row, name)?] {
-        findings.extend(
-            judged.map(|(severity, kind, sentence, hint)| Finding::new(severity, kind, Subject::Slot, sentence, hint)),
+    if slot.is_in_danger() {
+        find(
+            Severity::Warning,
+            ErrorKind::SlotLost,
+            format!("The slot \"{name}\" is about to be lost: it is past max_slot_wal_keep_size."),
+            "Start Postrider at once, or raise max_slot_wal_keep_size and reload.",
+        );
+    }
+    if let Some(holder) = &slot.holder {
+        find(
+            Severity::Note,
+            ErrorKind::SlotInUse,
+            format!("A session reads from the slot \"{name}\" now: {holder}."),
+            "Only one process can read from a slot at a time; another one waits for it and takes over.",
         );
     }
     Ok(findings)
 }
 
-type Judged = Option<(Severity, ErrorKind, String, String)>;
-
-fn origin(row: &Row, name: &str) -> Result<Judged> {
-    let judged = |sentence| {
-        let hint =
-            format!("Choose another slot name, or drop the slot if nobody needs it: {}", drop_slot_statement(name));
-        Some((Severity::Error, ErrorKind::SlotForeign, sentence, hint))
-    };
-    Ok(if !field::<bool>(row, 0)? {
-        judged(format!("The slot \"{name}\" is no logical slot of pgoutput."))
-    } else if !field::<Option<bool>>(row, 1)?.unwrap_or(false) {
-        judged(format!("The slot \"{name}\" belongs to another database."))
-    } else if field::<bool>(row, 5)? {
-        judged(format!("The slot \"{name}\" is a temporary one of another session."))
-    } else {
-        None
-    })
-}
-
 /// Prepared transactions are read as the slot sends them; a surprise is said.
-fn preparation(row: &Row, objects: &SourceObjects) -> Result<Judged> {
+fn preparation(slot: &Slot, objects: &SourceObjects, version: i64) -> Option<Finding> {
     let SourceObjects { slot: name, two_phase: wanted, .. } = objects;
-    let (marked, version) = (field::<bool>(row, 2)?, field::<i64>(row, 6)?);
-    Ok(match (wanted, marked) {
-        (true, _) if version < 150_000 => Some((
+    let (severity, kind, sentence, hint) = match (wanted, slot.two_phase) {
+        (true, _) if version < 150_000 => (
             Severity::Error,
             ErrorKind::Configuration,
             "The server cannot send prepared transactions before their verdict, as source.two_phase asks.".to_owned(),
             "That takes PostgreSQL 15. Without the key a prepared transaction is delivered at its COMMIT PREPARED, like any other.".to_owned(),
-        )),
-        (true, false) => Some((
+        ),
+        (true, false) => (
             Severity::Note,
             ErrorKind::SlotForeign,
             format!("The slot \"{name}\" is not marked for two-phase commit yet; the next start marks it for good."),
             "Take source.two_phase out if that is not wanted.".to_owned(),
-        )),
-        (false, true) => Some((
+        ),
+        (false, true) => (
             Severity::Note,
             ErrorKind::SlotForeign,
             format!(
@@ -82,35 +75,24 @@ fn preparation(row: &Row, objects: &SourceObjects) -> Result<Judged> {
                 "That stays with the slot. Set source.two_phase to say that it is meant; to end it, drop the slot: {}",
                 drop_slot_statement(name)
             ),
-        )),
-        _ => None,
-    })
+        ),
+        _ => return None,
+    };
+    Some(Finding::new(severity, kind, Subject::Slot, sentence, hint))
 }
 
-fn health(row: &Row, name: &str) -> Result<Judged> {
-    Ok(match field::<&str>(row, 3)? {
-        "lost" => Some((
-            Severity::Error,
-            ErrorKind::SlotLost,
-            format!("The slot \"{name}\" is lost: the server has removed the log it needs."),
-            format!(
-                "{} Then run `postrider setup`; what was written between is not in the log any more.",
-                drop_slot_statement(name)
-            ),
-        )),
-        "unreserved" => Some((
-            Severity::Warning,
-            ErrorKind::SlotLost,
-            format!("The slot \"{name}\" is about to be lost: it is past max_slot_wal_keep_size."),
-            "Start Postrider at once, or raise max_slot_wal_keep_size and reload.".to_owned(),
-        )),
-        _ => None,
-    })
+/// The slot as the catalogue has it.
+pub(super) async fn find_slot(connection: &Connection, name: &str) -> Result<Option<Slot>> {
+    let rows = connection.query(&SLOT_QUERY.into(), &vec![Box::new(name.to_owned()) as _]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let texts: Vec<Option<String>> = (0..row.len()).map(|column| field(row, column)).collect::<Result<_>>()?;
+    let mut texts = texts.into_iter();
+    Slot::from_row(|| texts.next().flatten())
+        .map(Some)
+        .ok_or_else(|| Error::new(ErrorKind::Protocol, "cannot read the server's catalogue"))
 }
 
-fn company(row: &Row, name: &str) -> Result<Judged> {
-    Ok(field::<bool>(row, 4)?.then(|| {
-        let sentence = format!("A session reads from the slot \"{name}\" now.");
-        (Severity::Note, ErrorKind::SlotInUse, sentence, "Only one process can read from a slot at a time.".to_owned())
-    }))
+fn refused(error: &Error) -> Finding {
+    let sentence = error.detail().unwrap_or_else(|| error.message());
+    Finding::new(Severity::Error, error.kind(), Subject::Slot, sentence, error.hint().unwrap_or_default())
 }

@@ -11,12 +11,25 @@ use postrider_core::position::Lsn;
 use crate::errors::{Phase, protocol_violation};
 use crate::options::ConnectOptions;
 use crate::quote::{drop_slot_statement, quote_literal};
+use crate::slot_state::{Place, SLOT_QUERY, Slot, SlotState, judge, refusal};
 use crate::wire::{TextRow, Wire};
 
 /// The oldest server whose pgoutput sends logical messages.
 const SERVER_VERSION_MIN: u32 = 140_000;
 /// The first version that decodes on demand, whatever `wal_level` is at the start.
 const SERVER_VERSION_ON_DEMAND: u32 = 190_000;
+
+/// What is to be read, and by whom.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) options: &'a ConnectOptions,
+    pub(crate) slot: &'a str,
+    pub(crate) publication: &'a str,
+    /// The end of our journal.
+    pub(crate) durable_end: Lsn,
+    /// One of us read from the slot until now.
+    pub(crate) after_peer: bool,
+}
 
 /// What the checks found out on their way.
 #[derive(Debug, Clone, Copy)]
@@ -27,79 +40,66 @@ pub(crate) struct Cleared {
     pub(crate) server_version: u32,
     /// The slot sends prepared transactions before their verdict, for good.
     pub(crate) two_phase: bool,
+    /// What the slot is confirmed up to: never less may be said.
+    pub(crate) confirmed: Lsn,
 }
 
 /// The server as it is now.
-struct Server {
+pub(crate) struct Server {
     version: u32,
-    in_recovery: bool,
+    pub(crate) in_recovery: bool,
     wal_level: String,
     wal_sender_timeout: Duration,
     /// The end of what it has of its log on disk.
-    flushed: Lsn,
+    pub(crate) flushed: Lsn,
     database: String,
     has_publication: bool,
-}
-
-/// The slot as `pg_replication_slots` shows it.
-struct Slot {
-    name: String,
-    plugin: Option<String>,
-    kind: String,
-    database: Option<String>,
-    temporary: bool,
-    two_phase: bool,
-    wal_status: Option<String>,
-    /// Why it was invalidated; from version 17 on.
-    invalidation_reason: Option<String>,
-    confirmed: Option<Lsn>,
 }
 
 /// Checks the server, the slot and the publication, on a connection that is to become the stream.
 ///
 /// # Errors
-/// `WalLevel`, `SlotMissing`, `SlotForeign`, `SlotLost`, `PublicationMissing`, `Configuration` (an old server, a
+/// `WalLevel`, `SlotMissing`, `SlotInUse`, `SlotForeign`, `SlotLost`, `PublicationMissing`, `Configuration` (an old server, a
 /// standby), each with what to do.
-pub(crate) async fn check(
-    wire: &mut Wire,
-    options: &ConnectOptions,
-    slot: &str,
-    publication: &str,
-    durable_end: Lsn,
-) -> Result<Cleared> {
+pub(crate) async fn check(wire: &mut Wire, wanted: &Wanted<'_>) -> Result<Cleared> {
+    let Wanted { slot, publication, durable_end, after_peer, .. } = *wanted;
     let server = ask_server(wire, publication).await?;
-    check_server(&server, options, durable_end)?;
-    let found = ask_slot(wire, slot).await?.ok_or_else(|| missing_slot(slot, &server.database))?;
-    check_slot(&found, &server.database)?;
-    check_position(&found, durable_end)?;
+    check_server(&server, wanted)?;
+    let found = ask_slot(wire, slot).await?;
+    let place = Place { slot, database: &server.database, durable_end, after_peer };
+    let state = judge(found.as_ref(), place);
+    // Whoever reads from it now moves it: whether that is one of us is told by its name, once it is waited for.
+    let held = found.as_ref().is_some_and(|slot| slot.holder.is_some());
+    if held && !after_peer && matches!(state, SlotState::Ahead { .. }) {
+        return Err(Error::new(ErrorKind::SlotInUse, "another session reads from the replication slot")
+            .with_hint("It is waited for; `postrider explain PR005` says how to end it."));
+    }
+    if let Some(error) = refusal(&state, place) {
+        return Err(error);
+    }
+    if let SlotState::Behind { confirmed } = state {
+        tracing::info!(%confirmed, journal = %durable_end, "the slot is behind our journal: what comes again is dropped");
+    }
     if !server.has_publication {
         return Err(Error::new(ErrorKind::PublicationMissing, "the publication does not exist")
             .with_detail(format!("It is \"{publication}\" in database \"{}\".", server.database))
             .with_hint(format!("If the slot is new, `postrider setup` makes the publication; it must be older than the slot, so drop the slot first: {}", drop_slot_statement(slot))));
     }
+    let (confirmed, two_phase) =
+        found.map_or((Lsn::ZERO, false), |slot| (slot.confirmed.unwrap_or(Lsn::ZERO), slot.two_phase));
     let Server { wal_sender_timeout, version: server_version, .. } = server;
-    Ok(Cleared { wal_sender_timeout, server_version, two_phase: found.two_phase })
+    Ok(Cleared { wal_sender_timeout, server_version, two_phase, confirmed })
 }
 
-/// Who reads from the slot now: process and application.
-pub(crate) async fn slot_holder(wire: &mut Wire, slot: &str) -> Result<Option<String>> {
-    let sql = format!(
-        "SELECT s.active_pid::text, a.application_name, a.client_addr::text
-         FROM pg_replication_slots AS s LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
-         WHERE s.slot_name = {} AND s.active_pid IS NOT NULL",
-        quote_literal(slot)
-    );
+/// The slot as the catalogue has it now, and who reads from it.
+pub(crate) async fn ask_slot(wire: &mut Wire, slot: &str) -> Result<Option<Slot>> {
+    let sql = SLOT_QUERY.replace("$1", &quote_literal(slot));
     let Some(mut row) = one_row(wire, &sql).await? else { return Ok(None) };
-    let mut holder = format!("process {}", row.text()?);
-    for (label, text) in [("application", row.take()), ("from", row.take())] {
-        if let Some(text) = text.filter(|text| !text.is_empty()) {
-            holder.push_str(&format!(", {label} \"{text}\""));
-        }
-    }
-    Ok(Some(holder))
+    Slot::from_row(|| row.take()).map(Some).ok_or_else(no_answer)
 }
 
-async fn ask_server(wire: &mut Wire, publication: &str) -> Result<Server> {
+/// What the checks are about, asked at once.
+pub(crate) async fn ask_server(wire: &mut Wire, publication: &str) -> Result<Server> {
     let sql = format!(
         "SELECT current_setting('server_version_num'), pg_is_in_recovery(), current_setting('wal_level'),
                 (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'),
@@ -119,28 +119,8 @@ async fn ask_server(wire: &mut Wire, publication: &str) -> Result<Server> {
     })
 }
 
-async fn ask_slot(wire: &mut Wire, slot: &str) -> Result<Option<Slot>> {
-    let sql = format!(
-        "SELECT slot_name, plugin, slot_type, database, temporary, two_phase, wal_status,
-                to_jsonb(s) ->> 'invalidation_reason', confirmed_flush_lsn
-         FROM pg_replication_slots AS s WHERE slot_name = {}",
-        quote_literal(slot)
-    );
-    let Some(mut row) = one_row(wire, &sql).await? else { return Ok(None) };
-    Ok(Some(Slot {
-        name: row.text()?,
-        plugin: row.take(),
-        kind: row.text()?,
-        database: row.take(),
-        temporary: row.truth()?,
-        two_phase: row.truth()?,
-        wal_status: row.take(),
-        invalidation_reason: row.take(),
-        confirmed: row.take().map(|text| text.parse().map_err(|_| no_answer())).transpose()?,
-    }))
-}
-
-fn check_server(server: &Server, options: &ConnectOptions, durable_end: Lsn) -> Result<()> {
+fn check_server(server: &Server, wanted: &Wanted<'_>) -> Result<()> {
+    let durable_end = wanted.durable_end;
     if server.version < SERVER_VERSION_MIN {
         return Err(Error::new(ErrorKind::Configuration, "the server is too old")
             .with_detail(format!("Its version is {}.", server.version / 10_000))
@@ -149,7 +129,7 @@ fn check_server(server: &Server, options: &ConnectOptions, durable_end: Lsn) -> 
     if server.in_recovery {
         return Err(Error::new(ErrorKind::Configuration, "the server is a standby")
             .with_detail("It is in recovery, and this version reads the log of a primary only.")
-            .with_hint(options.primary_hint()));
+            .with_hint(wanted.options.primary_hint()));
     }
     if server.wal_level != "logical" && server.version < SERVER_VERSION_ON_DEMAND {
         return Err(Error::new(ErrorKind::WalLevel, "the server does not write a logical log")
@@ -159,63 +139,9 @@ fn check_server(server: &Server, options: &ConnectOptions, durable_end: Lsn) -> 
     if server.flushed < durable_end {
         return Err(Error::new(ErrorKind::SlotForeign, "the server's log ends before our journal does")
             .with_detail(format!("The server's log ends at {}, our journal at {durable_end}.", server.flushed))
-            .with_hint("Was it restored from a backup, or is it another server? Then move the journal's directory aside and start with an empty one."));
+            .with_hint("Was it restored from a backup, or is it another server? If it is the right one, `postrider adopt` goes on with it in a new generation."));
     }
     Ok(())
-}
-
-fn check_slot(slot: &Slot, database: &str) -> Result<()> {
-    let name = &slot.name;
-    if slot.kind != "logical" || slot.plugin.as_deref() != Some("pgoutput") {
-        let kind =
-            slot.plugin.as_deref().map_or("a physical one".to_owned(), |plugin| format!("one for plugin \"{plugin}\""));
-        return Err(foreign("the replication slot is not one for pgoutput", format!("The slot \"{name}\" is {kind}.")));
-    }
-    if slot.database.as_deref() != Some(database) {
-        let other = slot.database.as_deref().unwrap_or("");
-        let detail = format!("The slot \"{name}\" is in database \"{other}\", we are in \"{database}\".");
-        return Err(foreign("the replication slot belongs to another database", detail));
-    }
-    if slot.wal_status.as_deref() == Some("lost") {
-        let reason = slot.invalidation_reason.as_deref().unwrap_or("the log that it needs was removed");
-        return Err(Error::new(ErrorKind::SlotLost, "the replication slot is lost")
-            .with_detail(format!("The slot \"{name}\" was invalidated: {reason}."))
-            .with_hint(format!("What was not yet read is gone from the log. {} Then run `postrider setup`, and give max_slot_wal_keep_size more room.", drop_slot_statement(name))));
-    }
-    if slot.temporary {
-        return Err(foreign(
-            "the replication slot is another session's temporary one",
-            format!("The slot is \"{name}\"."),
-        ));
-    }
-    Ok(())
-}
-
-/// Whoever moved the slot past our journal took what lies between.
-fn check_position(slot: &Slot, durable_end: Lsn) -> Result<()> {
-    match slot.confirmed {
-        Some(confirmed) if durable_end > Lsn::ZERO && confirmed > durable_end => {
-            Err(Error::new(ErrorKind::SlotForeign, "the replication slot is ahead of our journal")
-                .with_detail(format!(
-                    "The slot \"{}\" is confirmed up to {confirmed}, our journal ends at {durable_end}: somebody else read from the slot, or it was made anew.",
-                    slot.name
-                ))
-                .with_hint("What lies between cannot be read any more. Find out who moved the slot; to go on without it, move the journal's directory aside and start with an empty one."))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn missing_slot(slot: &str, database: &str) -> Error {
-    Error::new(ErrorKind::SlotMissing, "the replication slot does not exist")
-        .with_detail(format!("It is \"{slot}\"; the database is \"{database}\"."))
-        .with_hint("`postrider setup` creates it. If there was one, what it had not yet sent is lost.")
-}
-
-fn foreign(message: &str, detail: String) -> Error {
-    Error::new(ErrorKind::SlotForeign, message)
-        .with_detail(detail)
-        .with_hint("Choose another slot name; `postrider setup` creates the slot.")
 }
 
 /// The columns of one row, taken from the front.

@@ -87,12 +87,12 @@ broken!(
 broken!(
     a_missing_slot_is_found,
     "SELECT pg_drop_replication_slot('{name}')",
-    expect![[r#"error PR004 There is no replication slot "NAME"."#]]
+    expect![[r#"error PR004 There is no replication slot "NAME" for the database "NAME"."#]]
 );
 broken!(
     a_foreign_slot_is_found,
     "SELECT pg_drop_replication_slot('{name}'); SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')",
-    expect![[r#"error PR007 The slot "NAME" is no logical slot of pgoutput."#]]
+    expect![[r#"error PR007 The slot "NAME" is one for plugin "test_decoding"."#]]
 );
 broken!(
     a_two_phase_slot_that_nobody_asked_for_is_said,

@@ -2,8 +2,9 @@
 
 use crate::cli::{ConfigurationFile, block_on};
 use crate::config::{self, Configuration, Unusable};
+use crate::succession::{self, GAP_HINT, describe, look};
 use crate::{exit, output, wiring};
-use postrider_core::error::{Error, Result};
+use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_postgres::{Finding, Severity, Subject};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -83,6 +84,11 @@ impl Item {
         Item { part: part.to_owned(), verdict: Verdict::Wrong(error) }
     }
 
+    /// The same kind of trouble was found already.
+    fn says(&self, error: &Error) -> bool {
+        self.error().is_some_and(|said| said.kind() == error.kind())
+    }
+
     fn error(&self) -> Option<&Error> {
         match &self.verdict {
             Verdict::Wrong(error) => Some(error),
@@ -132,12 +138,61 @@ async fn look_at(configuration: &Configuration) -> Vec<Item> {
         }
         Err(error) => items.push(Item::wrong("database", error)),
     }
+    items.extend(look_at_journal(configuration, &items).await);
     for (part, endpoint) in wiring::endpoints(configuration) {
         items.push(match endpoint.probe(PROBE_TIMEOUT).await {
             Ok(_) => Item::good(&part),
             Err(error) => Item::wrong(&part, error),
         });
     }
+    items
+}
+
+/// What `run` would say of journal and slot together; what was said of the slot already is not said again.
+async fn look_at_journal(configuration: &Configuration, said: &[Item]) -> Vec<Item> {
+    let found = match look(configuration).await {
+        Ok(None) => return Vec::new(),
+        Ok(Some(found)) => found,
+        Err(error) if said.iter().any(|item| item.says(&error)) => return Vec::new(),
+        Err(error) => return vec![Item::wrong("journal", error)],
+    };
+    let mut items = Vec::new();
+    let refused = match found.refusal() {
+        Some(error) => {
+            let story = found.story().join("\n");
+            Some(
+                Error::new(error.kind(), error.message())
+                    .with_detail(story)
+                    .with_hint(error.hint().unwrap_or_default()),
+            )
+        }
+        None if matches!(found.verdict, succession::Verdict::Diverged { .. }) => None,
+        None => {
+            let source = wiring::source(configuration).of_journal(found.journal.identity().clone());
+            source.check(found.journal.end()).await.err()
+        }
+    };
+    match refused {
+        Some(error) if said.iter().any(|item| item.says(&error)) => {}
+        Some(error) => items.push(Item::wrong("journal", error)),
+        None => items.push(Item::good("journal")),
+    }
+    let gaps = match found.journal.gaps() {
+        Ok(gaps) => gaps,
+        Err(error) => {
+            items.push(Item::wrong("journal", error));
+            return items;
+        }
+    };
+    items.extend(gaps.iter().filter(|gap| !gap.accepted).map(|gap| Item {
+        part: "journal".to_owned(),
+        verdict: Verdict::Remark {
+            word: "warning",
+            code: ErrorKind::JournalForeign.code(),
+            sentence: format!("On record as left out, for {}", describe(gap)),
+            hint: GAP_HINT.to_owned(),
+        },
+    }));
     items
 }
 

@@ -4,10 +4,12 @@ use crate::cli::{ConfigurationFile, block_on};
 use crate::config::{self, Configuration};
 use crate::connect::Patience;
 use crate::console::{self, Console};
+use crate::succession::{self, Verdict};
 use crate::{exit, wiring};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::LogSource;
 use postrider_core::position::Lsn;
+use postrider_core::time::Timestamp;
 use postrider_engine::{Parts, Shutdown, Telemetry, World};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -68,7 +70,11 @@ async fn assemble(
     if patience.insist("checking the server", || source.check(Lsn::ZERO)).await?.is_none() {
         return Ok(None);
     }
+    if succeed(configuration, patience, world.now()).await?.is_none() {
+        return Ok(None);
+    }
     let journal = wiring::journal(configuration, &identity)?;
+    let source = source.of_journal(journal.identity);
     let staging = wiring::staging(configuration)?;
     // After all that says more: of a second process with the same configuration, that the journal is in use.
     let sinks = wiring::sinks(configuration)?;
@@ -95,6 +101,24 @@ async fn assemble(
         world: world.clone(),
         telemetry: telemetry.clone(),
     }))
+}
+
+/// Finds out whether the server's log goes on from the journal. A server that was promoted a little before the journal's end, with
+/// nothing of ours between, is adopted at once: nobody has anything to decide. `None`: the end was asked for meanwhile.
+async fn succeed(configuration: &Configuration, patience: &Patience<'_>, now: Timestamp) -> Result<Option<()>> {
+    let look = || succession::look(configuration);
+    let Some(found) = patience.insist("comparing journal and server", look).await? else { return Ok(None) };
+    let Some(succession) = found else { return Ok(Some(())) };
+    // All other verdicts are told when the journal, and then the stream, is opened.
+    let Verdict::Diverged { .. } = succession.verdict else { return Ok(Some(())) };
+    if let Some(error) = succession.refusal() {
+        return Err(error);
+    }
+    if let Some(adoption) = succession.adoption(now)? {
+        let generation = postrider_journal::adopt(&configuration.journal.dir, &adoption)?;
+        tracing::warn!(generation = generation.0, begins = %adoption.begins, "{}", adoption.gap.reason);
+    }
+    Ok(Some(()))
 }
 
 /// The first SIGTERM or SIGINT asks for an end in good order; the second ends the process where it stands.

@@ -3,6 +3,7 @@
 use crate::cli::{ConfigurationFile, block_on};
 use crate::config::{self, Configuration};
 use crate::console::report::Report;
+use crate::succession::{GAP_HINT, describe};
 use crate::{exit, output, wiring};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -12,12 +13,10 @@ use hyper::header::HOST;
 use hyper_util::rt::TokioIo;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{Primary, SlotHealth};
-use postrider_core::position::Position;
 use postrider_journal::Reader;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -57,8 +56,7 @@ impl Status {
         if report.ready { exit::OK } else { exit::NOT_READY }
     }
 
-    /// Nobody answers: what can be known is what the server says about the slot, and what the journal's files say about the
-    /// consumers.
+    /// Nobody answers: what the server says about the slot, and what stands in the journal, is what can be known.
     fn without_process(&self, configuration: &Configuration, why: &Error) -> Result<u8> {
         output::talk(&format!(
             "postrider: no process answers on {}: {}",
@@ -66,18 +64,17 @@ impl Status {
             output::describe(why).replace('\n', " ")
         ));
         let slot = block_on(async { wiring::primary(configuration).slot().await });
-        // Without a journal nobody has a position.
-        let positions =
-            Reader::open(&configuration.journal.dir).and_then(|reader| reader.positions()).unwrap_or_default();
-        let named = |(name, position): (&Arc<str>, &Position)| (name.to_string(), position.to_string());
-        let positions: BTreeMap<String, String> = positions.iter().map(named).collect();
+        let journal = Reader::find(&configuration.journal.dir)?;
         if self.json {
+            let journal = journal.as_ref().map(journal_json).transpose()?;
             let error = slot.as_ref().err().map(output::error_json);
             let slot = slot.as_ref().ok().map(slot_json);
-            output::json(&json!({ "running": false, "slot": slot, "error": error, "positions": positions }));
+            output::json(&json!({ "running": false, "slot": slot, "error": error, "journal": journal }));
         } else {
             slot.iter().for_each(|health| output::data(&slot_text(&configuration.source.slot, health)));
-            positions.iter().for_each(|(name, position)| output::data(&format!("{name}: saved at {position}")));
+            if let Some(journal) = &journal {
+                output::data(&journal_text(journal)?);
+            }
         }
         slot.as_ref().err().into_iter().for_each(output::error);
         Ok(exit::NOT_READY)
@@ -141,6 +138,36 @@ fn slot_text(name: &str, health: &SlotHealth) -> String {
         "slot {name}: {active}, confirmed {}, keeps {} bytes of log ({safe}), wal_status {}",
         health.confirmed, health.retained_bytes, health.wal_status
     )
+}
+
+fn journal_json(journal: &Reader) -> Result<Value> {
+    let positions: BTreeMap<String, String> =
+        journal.positions()?.iter().map(|(consumer, position)| (consumer.to_string(), position.to_string())).collect();
+    Ok(json!({
+        "generation": journal.generation().0,
+        "end_lsn": journal.end().to_string(),
+        "positions": positions,
+        "gaps": open_gaps(journal)?,
+    }))
+}
+
+fn journal_text(journal: &Reader) -> Result<String> {
+    let mut text = format!("journal: generation {}, ends at {}", journal.generation().0, journal.end());
+    for (consumer, position) in journal.positions()? {
+        text.push_str(&format!("\n{consumer}: saved at {position}"));
+    }
+    let gaps = open_gaps(journal)?;
+    for gap in &gaps {
+        text.push_str(&format!("\nleft out: {gap}"));
+    }
+    if !gaps.is_empty() {
+        text.push_str(&format!("\n          {GAP_HINT}"));
+    }
+    Ok(text)
+}
+
+fn open_gaps(journal: &Reader) -> Result<Vec<String>> {
+    Ok(journal.gaps()?.iter().filter(|gap| !gap.accepted).map(describe).collect())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What `/status` says and `postrider status` prints.
 
 use crate::explain;
+use crate::succession::{GAP_HINT, describe};
 use postrider_core::stage::StageClass;
 use postrider_core::time::Timestamp;
 use postrider_delivery::rfc3339;
@@ -34,6 +35,8 @@ pub(crate) struct Report {
     pub(crate) consumers: BTreeMap<String, ConsumerReport>,
     /// The stages in trouble.
     pub(crate) stages: BTreeMap<String, StageReport>,
+    /// What is on record as left out and not yet accepted, a sentence each.
+    pub(crate) gaps: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +123,7 @@ impl Report {
             },
             consumers: consumers.collect(),
             stages: stages.collect(),
+            gaps: status.gaps.iter().filter(|gap| !gap.accepted).map(describe).collect(),
         }
     }
 }
@@ -155,6 +159,12 @@ impl fmt::Display for Report {
             for sentence in consumer.trouble.iter().chain(&consumer.cure) {
                 writeln!(f, "            {sentence}")?;
             }
+        }
+        for gap in &self.gaps {
+            writeln!(f, "left out:   {gap}")?;
+        }
+        if !self.gaps.is_empty() {
+            writeln!(f, "            {GAP_HINT}")?;
         }
         Ok(())
     }

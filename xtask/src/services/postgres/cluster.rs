@@ -123,11 +123,7 @@ impl Builder {
             }
             append(&home.join("data/postgresql.conf"), &self.configuration())?;
         }
-        let password = fs::read_to_string(home.join("password")).context(|| "cannot read the password")?;
-        let installation = self.installation;
-        let mut cluster = Cluster { installation, account, folder, port: 0, password, postmaster: None };
-        cluster.start_on_free_port()?;
-        Ok(cluster)
+        Cluster::start_copy(self.installation, account, folder)
     }
 
     fn configuration(&self) -> String {
@@ -159,6 +155,14 @@ impl Cluster {
             initdb_arguments: Vec::new(),
             settings: Vec::new(),
         }
+    }
+
+    /// Starts what is ready in the folder.
+    pub(super) fn start_copy(installation: Installation, account: Account, folder: Folder) -> Result<Cluster> {
+        let password = fs::read_to_string(folder.path().join("password")).context(|| "cannot read the password")?;
+        let mut cluster = Cluster { installation, account, folder, port: 0, password, postmaster: None };
+        cluster.start_on_free_port()?;
+        Ok(cluster)
     }
 
     /// The address of the database `postgres`, for the superuser.
@@ -390,11 +394,11 @@ impl Shutdown {
     }
 }
 
-fn line(name: &str, value: &str) -> String {
+pub(super) fn line(name: &str, value: &str) -> String {
     format!("{name} = '{}'\n", value.replace('\'', "''"))
 }
 
-fn append(path: &Path, text: &str) -> Result<()> {
+pub(super) fn append(path: &Path, text: &str) -> Result<()> {
     let file: std::io::Result<File> = OpenOptions::new().append(true).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes())).context(|| format!("cannot write {}", path.display()))
 }

@@ -78,7 +78,7 @@ pub(super) fn is_ready(data: &Path, pid: u32) -> bool {
     let Ok(text) = fs::read_to_string(data.join("postmaster.pid")) else { return false };
     let mut lines = text.lines();
     let own = lines.next().is_some_and(|line| line.trim() == pid.to_string());
-    own && lines.nth(6).is_some_and(|status| status.trim() == "ready")
+    own && lines.nth(6).is_some_and(|status| matches!(status.trim(), "ready" | "standby"))
 }
 
 #[cfg(test)]

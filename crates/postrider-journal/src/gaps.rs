@@ -1,0 +1,119 @@
+//! What consumers do not get: one small file, written anew at each change, so that nothing is left out without a word.
+//!
+//! `gaps`, numbers little-endian: `PSTRGAPS`, then for each gap the time it was found (64 bits, microseconds since 1970), the
+//! consumer (16-bit length, UTF-8; empty: everybody), the two positions as in `positions`, the reason (a text like the
+//! consumer's), and one byte that is 1 where a person has accepted it; then CRC32C over all before it.
+
+use crate::bytes_in::{BytesIn, push_text};
+use crate::disk::{Disk, SyncPoint, read_whole, replace};
+use crate::failure;
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::Gap;
+use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::time::Timestamp;
+use std::sync::{Mutex, PoisonError};
+
+const FILE: &str = "gaps";
+const MAGIC: [u8; 8] = *b"PSTRGAPS";
+
+/// The gaps that are on record, oldest first.
+#[derive(Debug)]
+pub(crate) struct Gaps {
+    held: Mutex<Vec<Gap>>,
+}
+
+impl Gaps {
+    /// Reads the file; none is an empty one.
+    pub(crate) fn open(disk: &dyn Disk) -> Result<Gaps> {
+        let refused = |error| failure::disk("cannot read the gaps on record", error);
+        let held = match read_whole(disk, FILE).map_err(refused)? {
+            None => Vec::new(),
+            Some(bytes) => decode(&bytes).ok_or_else(|| corrupt(disk))?,
+        };
+        Ok(Gaps { held: Mutex::new(held) })
+    }
+
+    pub(crate) fn all(&self) -> Vec<Gap> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds a gap, or makes the one longer that it goes on from. Waits for the disk.
+    pub(crate) fn record(&self, disk: &dyn Disk, gap: Gap) -> Result<()> {
+        let mut all = self.all();
+        let same = |held: &&mut Gap| !held.accepted && held.consumer == gap.consumer && held.reason == gap.reason;
+        match all.iter_mut().filter(same).find(|held| held.from <= gap.from && gap.from <= held.to) {
+            Some(held) if gap.to <= held.to => return Ok(()),
+            Some(held) => held.to = gap.to,
+            None => all.push(gap),
+        }
+        self.write(disk, all)
+    }
+
+    /// A person goes on without what is missing. Waits for the disk.
+    pub(crate) fn accept(&self, disk: &dyn Disk) -> Result<()> {
+        let mut all = self.all();
+        all.iter_mut().for_each(|gap| gap.accepted = true);
+        self.write(disk, all)
+    }
+
+    fn write(&self, disk: &dyn Disk, all: Vec<Gap>) -> Result<()> {
+        let bytes =
+            encode(&all).ok_or_else(|| Error::new(ErrorKind::Internal, "a gap has a text of more than 65535 bytes"))?;
+        replace(disk, FILE, &bytes, [SyncPoint::GapsData, SyncPoint::GapsName])
+            .map_err(|error| failure::disk("cannot put a gap on record", error))?;
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = all;
+        Ok(())
+    }
+}
+
+fn encode(gaps: &[Gap]) -> Option<Vec<u8>> {
+    let mut bytes = MAGIC.to_vec();
+    for gap in gaps {
+        bytes.extend_from_slice(&gap.at.0.to_le_bytes());
+        push_text(&mut bytes, gap.consumer.as_deref().unwrap_or_default())?;
+        for position in [gap.from, gap.to] {
+            bytes.extend_from_slice(&position.generation.0.to_le_bytes());
+            bytes.extend_from_slice(&position.commit_lsn.0.to_le_bytes());
+            bytes.extend_from_slice(&position.ordinal.to_le_bytes());
+        }
+        push_text(&mut bytes, &gap.reason)?;
+        bytes.push(u8::from(gap.accepted));
+    }
+    let crc = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    Some(bytes)
+}
+
+fn decode(bytes: &[u8]) -> Option<Vec<Gap>> {
+    let (content, crc) = bytes.split_last_chunk::<4>()?;
+    if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
+        return None;
+    }
+    let mut fields = BytesIn(content);
+    if fields.array() != Some(MAGIC) {
+        return None;
+    }
+    let mut gaps = Vec::new();
+    while !fields.0.is_empty() {
+        gaps.push(Gap {
+            at: Timestamp(fields.i64()?),
+            consumer: Some(fields.text()?).filter(|name| !name.is_empty()).map(Into::into),
+            from: position(&mut fields)?,
+            to: position(&mut fields)?,
+            reason: fields.text()?.to_owned(),
+            accepted: fields.u8()? != 0,
+        });
+    }
+    Some(gaps)
+}
+
+fn position(fields: &mut BytesIn<'_>) -> Option<Position> {
+    let (generation, commit_lsn) = (Generation(fields.u32()?), Lsn(fields.u64()?));
+    Some(Position { generation, commit_lsn, ordinal: fields.u64()? })
+}
+
+fn corrupt(disk: &dyn Disk) -> Error {
+    Error::new(ErrorKind::JournalCorrupt, "the gaps on record are damaged")
+        .with_detail(format!("The file {FILE} in {} does not match its checksum.", disk.location()))
+        .with_hint("Restore the file from a copy, or remove it: what it said is then known to nobody.")
+}
