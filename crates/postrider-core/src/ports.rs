@@ -3,7 +3,7 @@
 //! An implementation is the real thing (`postrider-postgres`, `postrider-journal`, `postrider-delivery`) or a fake of the
 //! simulation; both pass the same port tests.
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::frame::FrameBatch;
 use crate::outcome::Outcome;
@@ -36,9 +36,6 @@ pub struct SourceIdentity {
     pub slot: String,
 }
 
-/// What to do about a server that a journal does not belong to.
-pub const FOREIGN_HINT: &str = "Connect to the server it belongs to, or give this one an empty directory. If this server is its successor (a restore, another cluster), `postrider adopt` goes on with it in a new generation.";
-
 impl SourceIdentity {
     /// Why a journal of this source is not one of `now`, a clause for each thing that differs. A later timeline does not: whether
     /// it goes on from where the journal ends is another question.
@@ -60,6 +57,13 @@ impl SourceIdentity {
         }
         differs
     }
+}
+
+/// The refusal of a server that `journal` (with its article) does not belong to, for what [`SourceIdentity::differences`] found.
+pub fn foreign_journal(journal: &str, differs: &[String]) -> Error {
+    Error::new(ErrorKind::JournalForeign, "the journal belongs to another source")
+        .with_detail(format!("Of {journal}, {}.", differs.join("; ")))
+        .with_hint("Connect to the server it belongs to, or give this one an empty directory. If this server is its successor (a restore, another cluster), `postrider adopt` goes on with it in a new generation.")
 }
 
 /// The primary's logical replication stream.
@@ -444,5 +448,5 @@ pub struct Written {
     /// So many events from the front are settled: durable at the sink. Later ones may be too.
     pub settled: usize,
     /// Why the rest is not.
-    pub error: Option<crate::error::Error>,
+    pub error: Option<Error>,
 }

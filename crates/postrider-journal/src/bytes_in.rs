@@ -1,6 +1,8 @@
 //! Reads numbers from bytes that may be anything.
 #![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
 
+use postrider_core::position::{Generation, Lsn, Position};
+
 /// What is left of some bytes; every read is checked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BytesIn<'a>(pub(crate) &'a [u8]);
@@ -43,6 +45,12 @@ impl<'a> BytesIn<'a> {
         let length = self.u16()?;
         std::str::from_utf8(self.slice(usize::from(length))?).ok()
     }
+
+    /// Generation (32 bits), LSN of the commit record (64) and ordinal (64).
+    pub(crate) fn position(&mut self) -> Option<Position> {
+        let (generation, commit_lsn) = (Generation(self.u32()?), Lsn(self.u64()?));
+        Some(Position { generation, commit_lsn, ordinal: self.u64()? })
+    }
 }
 
 /// Writes a string with its length in 16 bits before it; `None`, and writes nothing, if it is longer than that can say.
@@ -50,4 +58,11 @@ pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) -> Option<()> {
     out.extend_from_slice(&u16::try_from(text.len()).ok()?.to_le_bytes());
     out.extend_from_slice(text.as_bytes());
     Some(())
+}
+
+/// Writes a position as it is read.
+pub(crate) fn push_position(out: &mut Vec<u8>, position: Position) {
+    out.extend_from_slice(&position.generation.0.to_le_bytes());
+    out.extend_from_slice(&position.commit_lsn.0.to_le_bytes());
+    out.extend_from_slice(&position.ordinal.to_le_bytes());
 }

@@ -4,17 +4,17 @@
 //! consumer (16-bit length, UTF-8; empty: everybody), the two positions as in `positions`, the reason (a text like the
 //! consumer's), and one byte that is 1 where a person has accepted it; then CRC32C over all before it.
 
-use crate::bytes_in::{BytesIn, push_text};
+use crate::bytes_in::{push_position, push_text};
 use crate::disk::{Disk, SyncPoint, read_whole, replace};
 use crate::failure;
+use crate::sealed::{Magic, seal, unseal};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::Gap;
-use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::time::Timestamp;
 use std::sync::{Mutex, PoisonError};
 
 const FILE: &str = "gaps";
-const MAGIC: [u8; 8] = *b"PSTRGAPS";
+const MAGIC: Magic = *b"PSTRGAPS";
 
 /// The gaps that are on record, oldest first.
 #[derive(Debug)]
@@ -71,45 +71,28 @@ fn encode(gaps: &[Gap]) -> Option<Vec<u8>> {
     for gap in gaps {
         bytes.extend_from_slice(&gap.at.0.to_le_bytes());
         push_text(&mut bytes, gap.consumer.as_deref().unwrap_or_default())?;
-        for position in [gap.from, gap.to] {
-            bytes.extend_from_slice(&position.generation.0.to_le_bytes());
-            bytes.extend_from_slice(&position.commit_lsn.0.to_le_bytes());
-            bytes.extend_from_slice(&position.ordinal.to_le_bytes());
-        }
+        push_position(&mut bytes, gap.from);
+        push_position(&mut bytes, gap.to);
         push_text(&mut bytes, &gap.reason)?;
         bytes.push(u8::from(gap.accepted));
     }
-    let crc = crc32c::crc32c(&bytes);
-    bytes.extend_from_slice(&crc.to_le_bytes());
-    Some(bytes)
+    Some(seal(bytes))
 }
 
 fn decode(bytes: &[u8]) -> Option<Vec<Gap>> {
-    let (content, crc) = bytes.split_last_chunk::<4>()?;
-    if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
-        return None;
-    }
-    let mut fields = BytesIn(content);
-    if fields.array() != Some(MAGIC) {
-        return None;
-    }
+    let mut fields = unseal(bytes, MAGIC)?;
     let mut gaps = Vec::new();
     while !fields.0.is_empty() {
         gaps.push(Gap {
             at: Timestamp(fields.i64()?),
             consumer: Some(fields.text()?).filter(|name| !name.is_empty()).map(Into::into),
-            from: position(&mut fields)?,
-            to: position(&mut fields)?,
+            from: fields.position()?,
+            to: fields.position()?,
             reason: fields.text()?.to_owned(),
             accepted: fields.u8()? != 0,
         });
     }
     Some(gaps)
-}
-
-fn position(fields: &mut BytesIn<'_>) -> Option<Position> {
-    let (generation, commit_lsn) = (Generation(fields.u32()?), Lsn(fields.u64()?));
-    Some(Position { generation, commit_lsn, ordinal: fields.u64()? })
 }
 
 fn corrupt(disk: &dyn Disk) -> Error {

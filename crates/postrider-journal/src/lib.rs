@@ -29,6 +29,7 @@ mod reader;
 mod recover;
 mod retention;
 mod schema;
+mod sealed;
 mod segment;
 mod staging;
 mod survey;

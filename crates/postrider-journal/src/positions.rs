@@ -4,17 +4,18 @@
 //! bits), LSN of the commit record (64) and ordinal (64), then CRC32C over all before it. It is written under another name,
 //! made durable, and renamed.
 
-use crate::bytes_in::{BytesIn, push_text};
+use crate::bytes_in::{push_position, push_text};
 use crate::disk::{Disk, SyncPoint, read_whole, replace};
 use crate::failure;
+use crate::sealed::{Magic, seal, unseal};
 use crate::sync::SyncThread;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{BoxFuture, PositionStore};
-use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::position::Position;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-const MAGIC: [u8; 8] = *b"PSTRPOS1";
+const MAGIC: Magic = *b"PSTRPOS1";
 
 /// The positions that are durable.
 #[derive(Debug)]
@@ -76,30 +77,17 @@ fn encode(positions: &BTreeMap<Arc<str>, Position>) -> Option<Vec<u8>> {
     let mut bytes = MAGIC.to_vec();
     for (name, position) in positions {
         push_text(&mut bytes, name)?;
-        bytes.extend_from_slice(&position.generation.0.to_le_bytes());
-        bytes.extend_from_slice(&position.commit_lsn.0.to_le_bytes());
-        bytes.extend_from_slice(&position.ordinal.to_le_bytes());
+        push_position(&mut bytes, *position);
     }
-    let crc = crc32c::crc32c(&bytes);
-    bytes.extend_from_slice(&crc.to_le_bytes());
-    Some(bytes)
+    Some(seal(bytes))
 }
 
 fn decode(bytes: &[u8]) -> Option<BTreeMap<Arc<str>, Position>> {
-    let (content, crc) = bytes.split_last_chunk::<4>()?;
-    if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {
-        return None;
-    }
-    let mut fields = BytesIn(content);
-    if fields.array() != Some(MAGIC) {
-        return None;
-    }
+    let mut fields = unseal(bytes, MAGIC)?;
     let mut positions = BTreeMap::new();
     while !fields.0.is_empty() {
         let name: Arc<str> = fields.text()?.into();
-        let generation = Generation(fields.u32()?);
-        let commit_lsn = Lsn(fields.u64()?);
-        positions.insert(name, Position { generation, commit_lsn, ordinal: fields.u64()? });
+        positions.insert(name, fields.position()?);
     }
     Some(positions)
 }

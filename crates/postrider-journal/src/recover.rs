@@ -21,7 +21,7 @@ use crate::log::{End, Segment};
 use crate::order::Order;
 use crate::segment::{SegmentHeader, SegmentName};
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{FOREIGN_HINT, SchemaBlock, SourceIdentity};
+use postrider_core::ports::{SchemaBlock, SourceIdentity, foreign_journal};
 use postrider_core::position::{Generation, Lsn};
 use std::collections::VecDeque;
 use std::io;
@@ -266,8 +266,6 @@ impl Walk<'_> {
         if differs.is_empty() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::JournalForeign, "the journal belongs to another source")
-            .with_detail(format!("Of the journal in {}, {}.", self.disk.location(), differs.join("; ")))
-            .with_hint(FOREIGN_HINT))
+        Err(foreign_journal(&format!("the journal in {}", self.disk.location()), &differs))
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{BoxFuture, FOREIGN_HINT, LogSession, LogSource, SourceIdentity};
+use postrider_core::ports::{BoxFuture, LogSession, LogSource, SourceIdentity, foreign_journal};
 use postrider_core::position::Lsn;
 
 use crate::identity::identify;
@@ -179,11 +179,7 @@ impl ReplicationSource {
                 held.timeline
             ))
             .with_hint("`postrider check` names what the server never had; `postrider adopt` goes on without it, in a new generation.")),
-            Kinship::Stranger(differs) => {
-                Err(Error::new(ErrorKind::JournalForeign, "the journal belongs to another source")
-                    .with_detail(format!("Of the journal that we write, {}.", differs.join("; ")))
-                    .with_hint(FOREIGN_HINT))
-            }
+            Kinship::Stranger(differs) => Err(foreign_journal("the journal that we write", &differs)),
         }
     }
 

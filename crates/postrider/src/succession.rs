@@ -3,7 +3,7 @@
 use crate::config::Configuration;
 use crate::wiring;
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{FOREIGN_HINT, Gap, SourceIdentity};
+use postrider_core::ports::{Gap, SourceIdentity, foreign_journal};
 use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::time::Timestamp;
 use postrider_engine::{Survey, survey};
@@ -72,27 +72,23 @@ async fn lost(configuration: &Configuration, journal: &Reader, left_at: Lsn) -> 
 impl Succession {
     /// Why `run` does not start, if it does not. What was promoted with nothing of ours missing is adopted without asking.
     pub(crate) fn refusal(&self) -> Option<Error> {
-        let foreign = |message: &str, detail: String, hint: &str| {
-            Some(Error::new(ErrorKind::JournalForeign, message).with_detail(detail).with_hint(hint))
-        };
         match &self.verdict {
             // Of a slot that is ahead, the stream's own check knows more.
             Verdict::GoesOn | Verdict::Ahead { .. } | Verdict::SetBack => None,
             Verdict::Diverged { .. } if self.loses_nothing() => None,
-            Verdict::Diverged { left_at, lost } => foreign(
-                "the journal is further than the server was when it was promoted",
-                format!(
+            Verdict::Diverged { left_at, lost } => Some(
+                Error::new(
+                    ErrorKind::JournalForeign,
+                    "the journal is further than the server was when it was promoted",
+                )
+                .with_detail(format!(
                     "The server left the journal's timeline at {left_at}, the journal ends at {}. {}",
                     self.journal.end(),
                     told(lost)
-                ),
-                "`postrider check` names it; `postrider adopt` goes on without it, in a new generation.",
+                ))
+                .with_hint("`postrider check` names it; `postrider adopt` goes on without it, in a new generation."),
             ),
-            Verdict::Stranger(differs) => foreign(
-                "the journal belongs to another source",
-                format!("Of the journal, {}.", differs.join("; ")),
-                FOREIGN_HINT,
-            ),
+            Verdict::Stranger(differs) => Some(foreign_journal("the journal", differs)),
         }
     }
 
