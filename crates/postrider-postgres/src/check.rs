@@ -1,9 +1,10 @@
 //! Whether a database has all that Postrider needs, before it is started: every finding at once, each with its cure.
 
 pub(crate) mod access;
+mod failover;
 mod publication;
 mod server;
-mod slot;
+pub(crate) mod slot;
 mod table;
 
 use std::fmt;
@@ -67,6 +68,7 @@ pub async fn check(options: &ConnectOptions, objects: &SourceObjects) -> Result<
         return Ok(findings);
     }
     findings.extend(slot::check(&connection, objects).await?);
+    findings.extend(failover::check(&connection, options, objects).await?);
     findings.extend(publication::check(&connection, objects, version).await?);
     findings.extend(table::check(&connection, objects).await?);
     findings.extend(access::check(&connection, objects).await?);

@@ -24,6 +24,8 @@ pub(crate) enum Phase {
     Query,
     /// `CREATE_REPLICATION_SLOT`.
     CreateSlot,
+    /// `ALTER_REPLICATION_SLOT`.
+    AlterSlot,
     /// `DROP_REPLICATION_SLOT`.
     DropSlot,
     /// `START_REPLICATION`, up to the server's `CopyBothResponse`.
@@ -240,14 +242,14 @@ fn judge(phase: Phase, refusal: &ServerMessage) -> (ErrorKind, &'static str, Opt
 /// What means something else, or nothing, outside replication.
 fn judge_replication(phase: Phase, refusal: &ServerMessage) -> Option<(ErrorKind, &'static str, Option<&'static str>)> {
     let verdict = match (phase, refusal.sqlstate.as_str()) {
-        (Phase::CreateSlot | Phase::DropSlot | Phase::StartReplication, "55006") => (
+        (Phase::CreateSlot | Phase::AlterSlot | Phase::DropSlot | Phase::StartReplication, "55006") => (
             ErrorKind::SlotInUse,
             "another session reads from the replication slot",
             Some(
                 "Stop the other reader, or end its session: SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = {slot};",
             ),
         ),
-        (Phase::DropSlot | Phase::StartReplication, "42704") => {
+        (Phase::AlterSlot | Phase::DropSlot | Phase::StartReplication, "42704") => {
             (ErrorKind::SlotMissing, "the replication slot does not exist", Some("`postrider setup` creates it."))
         }
         (Phase::Stream, "42704") => skipped_publication(),

@@ -24,7 +24,7 @@ mod work_table;
 
 pub use check::{Finding, Severity, Subject, check};
 pub use client::connect_client;
-pub use objects::SourceObjects;
+pub use objects::{Failover, SourceObjects};
 pub use options::ConnectOptions;
 pub use primary::{HEARTBEAT_PREFIX, PgPrimary};
 pub use replication::slot::{CreatedSlot, create_slot, drop_slot};

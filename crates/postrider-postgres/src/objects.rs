@@ -1,5 +1,6 @@
 //! What Postrider has or needs in a database, by name.
 
+use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::route::{OutboxColumns, OutboxTable, Routing, WorkMapping};
 
 use crate::quote::{quote_identifier, quote_table};
@@ -11,8 +12,23 @@ pub struct SourceObjects {
     pub slot: String,
     /// The slot is to send prepared transactions before their verdict, for good.
     pub two_phase: bool,
+    pub failover: Failover,
     pub routing: Routing,
 }
+
+/// Whether standbys are to keep a copy of the slot, so that it is there after a promotion (version 17 and later).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Failover {
+    /// A new slot is made so where the server can; one that is there stays as it is.
+    #[default]
+    WherePossible,
+    /// The slot is made so, or changed; a server that cannot is refused.
+    Wanted,
+    Unwanted,
+}
+
+/// The first version with slots that standbys keep.
+pub(crate) const FAILOVER_MAJOR: u32 = 17;
 
 /// The columns that Postrider reads and writes although no mapping names them.
 pub(crate) const UNMAPPED_COLUMNS: [&str; 5] = ["request_hash", "payload", "definition", "last_error", "updated_at"];
@@ -25,6 +41,21 @@ pub(crate) const SPREAD_TABLE_HINT: &str =
     "Keep the work in one plain table; rows that are closed may be moved to a partitioned one.";
 
 impl SourceObjects {
+    /// Says what a server of this major version cannot do of what is asked.
+    pub(crate) fn refuse_version(&self, major: u32) -> Result<()> {
+        if self.failover == Failover::Wanted && major < FAILOVER_MAJOR {
+            return Err(Error::new(ErrorKind::Configuration, "the server cannot have its standbys keep the slot")
+                .with_detail(format!("The configuration says source.failover = true, and the server is PostgreSQL {major}."))
+                .with_hint("That takes PostgreSQL 17. Take source.failover out; after a promotion the slot is then made anew, and what it did not see is adopted as a gap."));
+        }
+        Ok(())
+    }
+
+    /// A slot that is made on a server of this major version is kept on standbys.
+    pub(crate) fn makes_failover_slot(&self, major: u32) -> bool {
+        self.failover != Failover::Unwanted && major >= FAILOVER_MAJOR
+    }
+
     /// The published tables, quoted, outbox tables first.
     pub(crate) fn tables(&self) -> Vec<String> {
         let outbox = self.routing.outbox_tables.iter().map(outbox_name);

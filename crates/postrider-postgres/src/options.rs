@@ -223,6 +223,19 @@ impl ConnectOptions {
         }
     }
 
+    /// For each of several hosts: the same, but that host alone, and only as long as it is a standby.
+    pub(crate) fn standbys(&self) -> Vec<ConnectOptions> {
+        if self.endpoints.len() < 2 {
+            return Vec::new();
+        }
+        let alone = |endpoint: &Endpoint| ConnectOptions {
+            endpoints: vec![endpoint.clone()],
+            target: Target::Standby,
+            ..self.clone()
+        };
+        self.endpoints.iter().map(alone).collect()
+    }
+
     /// The same, but the hosts together are given up for unreachable after this long, if not earlier.
     pub(crate) fn reaching_within(mut self, limit: Duration) -> ConnectOptions {
         let hosts = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX).max(1);

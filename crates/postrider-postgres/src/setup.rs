@@ -6,12 +6,14 @@
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::route::{OutboxTable, WorkMapping};
 
+use crate::check::slot::find_slot;
 use crate::check::{Finding, Subject, check};
 use crate::client::{Connection, Parameters};
 use crate::errors::{Phase, name_slot};
-use crate::objects::{SourceObjects, outbox_name, streamed_columns, work_name, written_columns};
+use crate::objects::{Failover, SourceObjects, outbox_name, streamed_columns, work_name, written_columns};
 use crate::options::ConnectOptions;
 use crate::quote::{quote_identifier, quote_literal};
+use crate::wire::Wire;
 
 const CREATE_WORK_TABLE: &str = include_str!("../../../sql/source/0001_create_pending_work.sql");
 const CREATE_OUTBOX: &str = include_str!("../../../sql/source/0002_create_outbox_event.sql");
@@ -98,8 +100,12 @@ impl Circumstances {
 }
 
 /// The steps in the order in which they must be taken.
-pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Vec<Step> {
+///
+/// # Errors
+/// `Configuration` where a server of this version cannot do what is asked.
+pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Result<Vec<Step>> {
     let SetupSettings { objects, role } = settings;
+    objects.refuse_version(circumstances.major)?;
     let mut steps: Vec<Step> = objects.routing.outbox_tables.iter().filter_map(create_outbox).collect();
     steps.extend(objects.routing.work.as_ref().and_then(create_work_table));
     steps.push(create_publication(objects, circumstances));
@@ -107,22 +113,26 @@ pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Vec<Step
         steps.push(create_role(role));
         steps.push(grant(objects, role));
     }
-    steps.push(create_slot(objects));
-    steps
+    steps.push(create_slot(objects, circumstances));
+    Ok(steps)
 }
 
 /// Takes the steps that are not taken yet.
 ///
 /// # Errors
 /// `Privilege` where the role in `options` may not do a step, `WalLevel` where the server has no logical log, `Table` where a
-/// table is missing whose names are not the canonical ones, and what connecting gives.
+/// table is missing whose names are not the canonical ones, `SlotInUse` where a slot must be changed that somebody reads from,
+/// `Configuration` as of `plan`, and what connecting gives.
 pub async fn apply(options: &ConnectOptions, settings: &SetupSettings) -> Result<SetupReport> {
     let connection = Connection::open(options, PREAMBLE).await?;
     let circumstances = look(&connection, settings.objects.routing.work.as_ref()).await?;
     let mut report = SetupReport { steps: Vec::new(), differences: Vec::new() };
-    for step in plan(settings, &circumstances) {
+    for step in plan(settings, &circumstances)? {
         let outcome = take(&connection, &settings.objects, &step).await?;
         report.steps.push((step, outcome));
+    }
+    if settings.objects.failover == Failover::Wanted {
+        report.steps.extend(turn_failover_on(&connection, options, &settings.objects).await?);
     }
     let findings = check(options, &settings.objects).await?;
     report.differences = findings.into_iter().filter(|finding| finding.subject != Subject::Role).collect();
@@ -227,19 +237,27 @@ fn grant(objects: &SourceObjects, role: &str) -> Step {
     }
 }
 
-fn create_slot(objects: &SourceObjects) -> Step {
+fn create_slot(objects: &SourceObjects, circumstances: &Circumstances) -> Step {
     let prepared = if objects.two_phase {
         " Prepared transactions come before their verdict, which stays with the slot for good."
     } else {
         ""
     };
-    let marks = if objects.two_phase { ", false, true" } else { "" };
+    let two_phase = if objects.two_phase { ", twophase => true" } else { "" };
+    let (failover, kept) = if objects.makes_failover_slot(circumstances.major) {
+        (", failover => true", " Standbys that synchronize slots keep it, so that it is there after a promotion.")
+    } else {
+        ("", "")
+    };
     Step {
         object: StepObject::Slot,
         purpose: format!(
-            "Creates the slot, after the publication. It waits for every transaction that is running now.{prepared}"
+            "Creates the slot, after the publication. It waits for every transaction that is running now.{prepared}{kept}"
         ),
-        sql: format!("SELECT pg_create_logical_replication_slot({}, 'pgoutput'{marks});", quote_literal(&objects.slot)),
+        sql: format!(
+            "SELECT pg_create_logical_replication_slot({}, 'pgoutput'{two_phase}{failover});",
+            quote_literal(&objects.slot)
+        ),
     }
 }
 
@@ -288,6 +306,31 @@ async fn take(connection: &Connection, objects: &SourceObjects, step: &Step) -> 
     let executed = connection.execute(&step.sql, phase).await;
     executed.map_err(|refusal| name_slot(refusal, &objects.slot))?;
     Ok(StepOutcome::Done)
+}
+
+/// Has standbys keep a slot that was made without; only a replication session can say so. `None`: they keep it already.
+async fn turn_failover_on(
+    connection: &Connection,
+    options: &ConnectOptions,
+    objects: &SourceObjects,
+) -> Result<Option<(Step, StepOutcome)>> {
+    let Some(slot) = find_slot(connection, &objects.slot).await?.filter(|slot| !slot.failover) else { return Ok(None) };
+    // The command would wait for as long as somebody reads.
+    if let Some(holder) = slot.holder {
+        return Err(Error::new(ErrorKind::SlotInUse, "the replication slot is read from and cannot be changed now")
+            .with_detail(format!("The slot is \"{}\"; its reader is {holder}.", objects.slot))
+            .with_hint("Stop it, run `postrider setup` again, and start it: it goes on where it was."));
+    }
+    let step = Step {
+        object: StepObject::Slot,
+        purpose: "Has standbys that synchronize slots keep the slot, which was made without.".to_owned(),
+        sql: format!("ALTER_REPLICATION_SLOT {} (FAILOVER true);", quote_identifier(&objects.slot)),
+    };
+    let mut wire = Wire::connect(options).await?;
+    let altered = wire.query(Phase::AlterSlot, &step.sql).await;
+    altered.map_err(|refusal| name_slot(refusal, &objects.slot))?;
+    wire.close().await;
+    Ok(Some((step, StepOutcome::Done)))
 }
 
 async fn value<T>(connection: &Connection, text: &str, parameters: Parameters) -> Result<Option<T>>

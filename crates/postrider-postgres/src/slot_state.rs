@@ -16,7 +16,8 @@ pub(crate) const SLOT_QUERY: &str = "
            coalesce(s.wal_status, 'lost'), to_jsonb(s) ->> 'invalidation_reason', to_jsonb(s) ->> 'conflicting',
            s.confirmed_flush_lsn::text, (pg_is_in_recovery() AND (to_jsonb(s) ->> 'synced')::boolean)::text, s.active_pid::text,
            a.application_name, a.client_addr::text,
-           (SELECT t.total_txns::text FROM pg_stat_replication_slots AS t WHERE t.slot_name = s.slot_name)
+           (SELECT t.total_txns::text FROM pg_stat_replication_slots AS t WHERE t.slot_name = s.slot_name),
+           to_jsonb(s) ->> 'failover'
     FROM pg_replication_slots AS s LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
     WHERE s.slot_name = $1";
 
@@ -26,7 +27,7 @@ pub(crate) struct Slot {
     plugin: Option<String>,
     kind: String,
     database: String,
-    temporary: bool,
+    pub(crate) temporary: bool,
     /// Prepared transactions come before their verdict, for good.
     pub(crate) two_phase: bool,
     wal_status: String,
@@ -35,12 +36,14 @@ pub(crate) struct Slot {
     /// On a standby, from version 16 on: the primary removed rows of the catalogue that it needed.
     conflicting: bool,
     pub(crate) confirmed: Option<Lsn>,
-    /// It is such a copy, on a standby that was not promoted.
-    synced: bool,
+    /// It is a copy of the primary's slot, on a standby that was not promoted.
+    pub(crate) synced: bool,
     /// Who reads from it now.
     pub(crate) holder: Option<Holder>,
     /// Transactions sent from it since it was made or the server lost its statistics.
     transactions_sent: Option<u64>,
+    /// Standbys are to keep a copy of it; from version 17 on.
+    pub(crate) failover: bool,
 }
 
 /// The reader of a slot.
@@ -102,6 +105,7 @@ impl Slot {
         let (process_id, application, address) = (next(), next().unwrap_or_default(), next().unwrap_or_default());
         let holder = process_id.map(|process_id| Holder { process_id, application, address });
         let transactions_sent = next().and_then(|text| text.parse().ok());
+        let failover = truth(next());
         Some(Slot {
             plugin,
             kind,
@@ -115,6 +119,7 @@ impl Slot {
             synced,
             holder,
             transactions_sent,
+            failover,
         })
     }
 
@@ -123,7 +128,7 @@ impl Slot {
         self.wal_status == "unreserved"
     }
 
-    fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.wal_status == "lost" || self.conflicting || self.invalidation_reason.is_some()
     }
 }

@@ -55,6 +55,7 @@ pub(crate) fn objects(configuration: &Configuration) -> SourceObjects {
         publication: configuration.source.publication.clone(),
         slot: configuration.source.slot.clone(),
         two_phase: configuration.source.two_phase,
+        failover: configuration.source.failover,
         routing: routing(configuration),
     }
 }

@@ -82,7 +82,7 @@ fn preparation(slot: &Slot, objects: &SourceObjects, version: i64) -> Option<Fin
 }
 
 /// The slot as the catalogue has it.
-pub(super) async fn find_slot(connection: &Connection, name: &str) -> Result<Option<Slot>> {
+pub(crate) async fn find_slot(connection: &Connection, name: &str) -> Result<Option<Slot>> {
     let rows = connection.query(&SLOT_QUERY.into(), &vec![Box::new(name.to_owned()) as _]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let texts: Vec<Option<String>> = (0..row.len()).map(|column| field(row, column)).collect::<Result<_>>()?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postrider_core::route::{OutboxColumns, OutboxTable, Routing, WorkMapping};
 use postrider_core::time::Timestamp;
-use postrider_postgres::{ConnectOptions, SourceObjects, connect_client};
+use postrider_postgres::{ConnectOptions, Failover, SourceObjects, connect_client};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 use xtask::postgres::{Cluster, Shutdown, find};
@@ -131,7 +131,13 @@ pub(crate) fn canonical_objects(name: &str) -> SourceObjects {
     };
     let outbox = OutboxTable { schema: text("public"), table: text("outbox_event"), columns };
     let routing = Routing { outbox_tables: vec![outbox], outbox_prefixes: Vec::new(), work: Some(canonical_mapping()) };
-    SourceObjects { publication: text(name), slot: text(name), two_phase: false, routing }
+    SourceObjects {
+        publication: text(name),
+        slot: text(name),
+        two_phase: false,
+        failover: Failover::default(),
+        routing,
+    }
 }
 
 /// A slot named as the database, with an empty publication.

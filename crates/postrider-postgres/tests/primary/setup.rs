@@ -20,7 +20,7 @@ fn settings(name: &str) -> SetupSettings {
 
 #[test]
 fn the_plan_prints_the_publication_before_the_slot() {
-    let steps = plan(&settings("quoting"), &Circumstances::unseen(15, &canonical_objects("quoting")));
+    let steps = plan(&settings("quoting"), &Circumstances::unseen(15, &canonical_objects("quoting"))).unwrap();
     let statements: Vec<_> =
         steps.iter().filter(|step| !step.sql.contains("CREATE TABLE")).map(|step| step.sql.as_str()).collect();
     expect![[r#"
@@ -46,7 +46,7 @@ fn there_is_no_column_list_where_it_would_do_harm() {
         // Its rows may be identified by another key than the mapped one, or by all columns.
         (&own, Circumstances::unseen(15, &own), "work"),
     ] {
-        let steps = plan(&SetupSettings { objects: objects.clone(), role: None }, &circumstances);
+        let steps = plan(&SetupSettings { objects: objects.clone(), role: None }, &circumstances).unwrap();
         let publication = steps.iter().find(|step| step.object == StepObject::Publication).unwrap();
         assert!(publication.sql.contains(&format!("\"public\".\"{table}\"\n    WITH")), "{}", publication.sql);
         assert_eq!(publication.purpose.contains("`postrider setup` asks"), table == "work", "{}", publication.purpose);

@@ -31,7 +31,7 @@ impl Setup {
         let configuration = config::load(&self.configuration.path)?;
         let settings = SetupSettings { objects: wiring::objects(&configuration), role: self.role.clone() };
         if self.print {
-            self.show_plan(&plan(&settings, &Circumstances::unseen(self.server_version, &settings.objects)));
+            self.show_plan(&plan(&settings, &Circumstances::unseen(self.server_version, &settings.objects))?);
             return Ok(exit::OK);
         }
         let report = block_on(apply(&configuration.source.options, &settings))?;

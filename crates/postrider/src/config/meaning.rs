@@ -16,7 +16,7 @@ use postrider_core::error::Error;
 use postrider_core::route::{OutboxPrefix, OutboxTable};
 use postrider_delivery::Endpoint;
 use postrider_engine::{Ack, Periods};
-use postrider_postgres::ConnectOptions;
+use postrider_postgres::{ConnectOptions, Failover};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -51,6 +51,7 @@ pub(crate) struct Source {
     pub(crate) publication: String,
     pub(crate) streaming: bool,
     pub(crate) two_phase: bool,
+    pub(crate) failover: Failover,
 }
 
 #[derive(Debug)]

@@ -82,6 +82,11 @@ typed_table! {
         /// it a prepared transaction is read at its COMMIT PREPARED.
         /// Default: `false`.
         two_phase: bool,
+        /// Have standbys keep a copy of the slot, so that it is there after a promotion (PostgreSQL 17 and later; it takes
+        /// `sync_replication_slots` on the standby, too). `true`: `postrider setup` makes the slot so, changes one that is not so,
+        /// and refuses a server that cannot. `false`: it makes it without. `postrider check` says what is missing for it.
+        /// Default: a new slot is made so where the server can, since it costs nothing there; a slot that is there stays as it is.
+        failover: bool,
     }
 }
 

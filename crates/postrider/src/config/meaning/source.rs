@@ -7,7 +7,7 @@ use crate::config::secret::Secret;
 use crate::config::typed;
 use postrider_core::route::{OutboxColumns, OutboxPrefix, OutboxTable};
 use postrider_engine::{Ack, Periods};
-use postrider_postgres::ConnectOptions;
+use postrider_postgres::{ConnectOptions, Failover};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -37,7 +37,12 @@ impl Reader<'_> {
         };
         let streaming = source.streaming.is_none_or(|streaming| streaming.value);
         let two_phase = source.two_phase.is_some_and(|two_phase| two_phase.value);
-        Some(Source { options: options?, slot: slot?, publication: publication?, streaming, two_phase })
+        let failover = match source.failover {
+            None => Failover::WherePossible,
+            Some(At { value: true, .. }) => Failover::Wanted,
+            Some(At { value: false, .. }) => Failover::Unwanted,
+        };
+        Some(Source { options: options?, slot: slot?, publication: publication?, streaming, two_phase, failover })
     }
 
     fn connect_options(&mut self, url: Option<At<Secret>>, place: Place) -> Option<ConnectOptions> {
