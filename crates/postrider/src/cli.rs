@@ -102,7 +102,7 @@ impl Verb {
 
 /// Drives `future` on a runtime of one thread. The walk hands each batch on from step to step: on one thread that is a call, on two it
 /// is a wake-up of the other one. No step works for longer than a part of a transaction takes, so feedback is never held up.
-fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime: Runtime =
         runtime.map_err(|error| Error::new(ErrorKind::Internal, "cannot start the runtime").with_source(error))?;

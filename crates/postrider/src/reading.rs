@@ -3,6 +3,7 @@
 //! They look at the files and never ask the process that writes them, so they work beside it, without it, and on a copy.
 
 mod filter;
+mod last;
 mod lines;
 mod place;
 mod show;
@@ -17,7 +18,9 @@ use crate::config::{self, Configuration};
 use crate::{output, wiring};
 use filter::Filter;
 use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::position::Position;
 use postrider_core::route::Routing;
+use postrider_core::time::Timestamp;
 use postrider_engine::World;
 use postrider_journal::Reader;
 use show::Show;
@@ -48,6 +51,15 @@ pub(crate) struct Span {
     pub(crate) limit: Option<u64>,
 }
 
+/// What is shown first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum First {
+    /// What stands at this place.
+    At(Place),
+    /// The first of so many last lines.
+    OfLast(u64),
+}
+
 impl JournalPlace {
     /// The configuration, where one is named or no directory is.
     pub(crate) fn configuration(&self) -> Result<Option<Configuration>> {
@@ -67,10 +79,10 @@ impl JournalPlace {
     }
 }
 
-/// Prints what stands in the journal from `from` on.
+/// Prints what stands in the journal from `first` on.
 pub(crate) async fn show(
     place: &JournalPlace,
-    from: Place,
+    first: First,
     span: &Span,
     follow: bool,
     (filter, style): (FilterArguments, Style),
@@ -86,14 +98,27 @@ pub(crate) async fn show(
     let routing = configuration.as_ref().map_or_else(Routing::default, wiring::routing);
     let mut reader = Reader::open(&place.dir(configuration.as_ref()))?;
     let (_, world) = wiring::chance()?;
-    let start = from.begin(&reader, world.now())?;
+    let (after, skipped) = match first {
+        First::At(from) => (begin(from, &reader, world.now())?, 0),
+        First::OfLast(lines) => {
+            let counted = Filter::new(filter.clone(), routing.clone());
+            let last::Beginning { after, skipped } = last::begin(&mut reader, lines, counted, &world).await?;
+            (after, skipped)
+        }
+    };
+    let to = span.to.map(|to| to.end(&reader, world.now()));
+    let mut show = Show::new(Filter::new(filter, routing), style, span.limit).skip(skipped);
+    walk(&mut reader, Range { after, to, follow }, &world, &mut show).await
+}
+
+/// What comes after this is shown; says so where something between it and the place that was asked for may be gone.
+fn begin(from: Place, reader: &Reader, now: Timestamp) -> Result<Position> {
+    let start = from.begin(reader, now)?;
     if start.earlier_is_gone {
         output::talk(&format!(
             "postrider: the journal begins later than that: what was committed before {} is no longer held",
             start.after
         ));
     }
-    let to = span.to.map(|to| to.end(&reader, world.now()));
-    let mut show = Show::new(Filter::new(filter, routing), style, span.limit);
-    walk(&mut reader, Range { after: start.after, to, follow }, &world, &mut show).await
+    Ok(start.after)
 }

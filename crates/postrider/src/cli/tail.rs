@@ -2,7 +2,7 @@
 
 use crate::cli::block_on;
 use crate::exit;
-use crate::reading::{self, FilterArguments, JournalPlace, Place, Style};
+use crate::reading::{self, FilterArguments, First, JournalPlace, Place, Style};
 use postrider_core::error::Result;
 
 /// Print changes and events as lines of JSON, as they come or from any place in the journal
@@ -15,6 +15,9 @@ pub(super) struct Tail {
     /// The first place: `beginning`, `end`, a position, a log sequence number, a time with its zone, or how long ago (30m).
     #[arg(long, value_name = "PLACE", default_value = "end")]
     from: Place,
+    /// Begin with the last so many lines of what is there.
+    #[arg(short = 'n', long, value_name = "LINES", conflicts_with_all = ["from", "to", "limit"])]
+    lines: Option<u64>,
     #[command(flatten)]
     span: reading::Span,
     #[command(flatten)]
@@ -26,8 +29,9 @@ pub(super) struct Tail {
 
 impl Tail {
     pub(super) fn obey(self) -> Result<u8> {
-        let Tail { place, from, span, filter, no_follow } = self;
-        block_on(reading::show(&place, from, &span, !no_follow, (filter, Style::Json)))?;
+        let Tail { place, from, lines, span, filter, no_follow } = self;
+        let first = lines.map_or(First::At(from), First::OfLast);
+        block_on(reading::show(&place, first, &span, !no_follow, (filter, Style::Json)))?;
         Ok(exit::OK)
     }
 }

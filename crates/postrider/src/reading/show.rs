@@ -28,6 +28,8 @@ pub(crate) struct Show {
     filter: Filter,
     lines: Lines,
     style: Style,
+    /// So many changes that are wanted are left out first.
+    skipped: u64,
     /// So many lines may still follow.
     left: u64,
     generation: Generation,
@@ -43,11 +45,17 @@ impl Show {
             filter,
             lines: Lines::default(),
             style,
+            skipped: 0,
             left: limit.unwrap_or(u64::MAX),
             generation: Generation::FIRST,
             introduced: None,
             line: String::new(),
         }
+    }
+
+    /// Leaves out the first so many changes that are wanted.
+    pub(crate) fn skip(self, skipped: u64) -> Show {
+        Show { skipped, ..self }
     }
 
     /// Prints what was gathered as one line of those that are counted.
@@ -93,6 +101,10 @@ impl Visit for Show {
     fn change(&mut self, seen: &Seen<'_>) -> Result<ControlFlow<()>> {
         match self.filter.admit(seen)? {
             Wanted::No => return Ok(ControlFlow::Continue(())),
+            Wanted::Row | Wanted::Event(_) if self.skipped > 0 => {
+                self.skipped -= 1;
+                return Ok(ControlFlow::Continue(()));
+            }
             Wanted::Row => self.push_row(seen),
             Wanted::Event(event) => {
                 let mut bytes = Vec::new();

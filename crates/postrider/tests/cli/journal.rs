@@ -161,6 +161,11 @@ fn tail_prints_rows_without_loss_and_events_as_sinks_get_them() {
     let messages = written.lines(&[]);
     assert!(messages.iter().any(|line| line["prefix"] == "note" && line["content"] == "hello"), "{messages:?}");
 
+    // As tail(1) counts them: of what is wanted, the last.
+    let last = end_of(&["tail", "-c", written.file(), "-n", "3", "--no-follow", "--table", "sample"]);
+    let last: Vec<Value> = last.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(last, rows[1..]);
+
     // From the position of a change on, and up to it.
     let third = rows[2]["position"].as_str().unwrap();
     let from = end_of(&["tail", "-c", written.file(), "--from", third, "--to", third, "--no-follow"]);

@@ -2,7 +2,7 @@
 
 use crate::cli::block_on;
 use crate::exit;
-use crate::reading::{self, FilterArguments, JournalPlace, Place, Style};
+use crate::reading::{self, FilterArguments, First, JournalPlace, Place, Style};
 use postrider_core::error::Result;
 
 /// Print transactions and their changes
@@ -33,7 +33,7 @@ impl Cat {
             (false, true) => Style::Json,
             (false, false) => Style::Text,
         };
-        block_on(reading::show(&place, from, &span, false, (filter, style)))?;
+        block_on(reading::show(&place, First::At(from), &span, false, (filter, style)))?;
         Ok(exit::OK)
     }
 }
