@@ -370,6 +370,29 @@ fn kinds_of_sinks_that_are_not_here_yet_are_named() {
 }
 
 #[test]
+fn a_file_of_two_sinks_is_recognised_however_it_is_spelled() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| format!("{}/{name}", dir.path().display());
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    std::fs::write(dir.path().join("there"), "").unwrap();
+    std::os::unix::fs::symlink(dir.path().join("there"), dir.path().join("link")).unwrap();
+    std::os::unix::fs::symlink(dir.path(), dir.path().join("d/up")).unwrap();
+    let mentioned = |first: &str, second: &str| {
+        let sink =
+            |name: &str, path: &str| format!("[[sink]]\nname = \"{name}\"\nkind = \"ndjson\"\npath = \"{path}\"\n");
+        let text = format!("{SMALLEST}{}{}", sink("first", first), sink("second", second));
+        read(&text).err().map(|problems| problems[0].message.clone())
+    };
+    let twice = Some("`sink.path` names the file of another sink: two writers would mix their lines".to_owned());
+    for (first, second) in [("there", "./there"), ("there", "d/../there"), ("link", "there"), ("new", "d/up/new")] {
+        assert_eq!(mentioned(&at(first), &at(second)), twice, "{first} and {second}");
+    }
+    assert_eq!(mentioned("no_such_folder/new", "./no_such_folder//new"), twice);
+    assert_eq!(mentioned(&at("there"), &at("new")), None);
+    assert_eq!(mentioned("./-", &at("new")), None, "it is no standard output");
+}
+
+#[test]
 fn a_sink_is_told_only_what_its_kind_takes() {
     check_sink(
         "name = \"a b\", kind = \"ndjson\", url = \"http://h/\", in_flight = 1",
@@ -391,7 +414,7 @@ fn a_sink_is_told_only_what_its_kind_takes() {
         &format!("{SMALLEST}[[sink]]\nname = \"events\"\nkind = \"ndjson\"\npath = \"-\"\n"),
         expect![[r#"
         13:8: `sink.name` stands here twice: each sink has a position of its own
-        15:8: `sink.path` stands here twice: two writers would mix their lines"#]],
+        15:8: `sink.path` names the file of another sink: two writers would mix their lines (give each sink a file of its own)"#]],
     );
     check(
         "[[sink]]\nname = \"s\"\nkind = \"ndjson\"\npath = \"-\"\n[source]\nurl = \"postgres://u@h/d\"\n[journal]\ndir = \"d\"\n",

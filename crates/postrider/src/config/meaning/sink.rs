@@ -5,7 +5,7 @@ use crate::config::place::{At, Place};
 use crate::config::typed;
 use postrider_delivery::Endpoint;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{self, Path, PathBuf};
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -62,9 +62,13 @@ impl Reader<'_> {
                 self.problems.report(name.place, "`sink.name` stands here twice: each sink has a position of its own");
             }
             if let Some(path) = &value.path
-                && !paths.insert(path.value.clone())
+                && !paths.insert(spelled_out(&path.value))
             {
-                self.problems.report(path.place, "`sink.path` stands here twice: two writers would mix their lines");
+                self.problems.report_with_hint(
+                    path.place,
+                    "`sink.path` names the file of another sink: two writers would mix their lines",
+                    "give each sink a file of its own",
+                );
             }
             meant.extend(self.sink(value, place));
         }
@@ -136,4 +140,18 @@ impl Reader<'_> {
         let path = self.name(sink.path, place, "sink.path")?.value;
         Some(Target::Ndjson(if path == "-" { None } else { Some(PathBuf::from(path)) }))
     }
+}
+
+/// The same for every way to write one path, through links, too, as far as the folder is there already.
+fn spelled_out(path: &str) -> PathBuf {
+    if path == "-" {
+        return PathBuf::from(path);
+    }
+    let written = Path::new(path);
+    let folder = || {
+        let folder = written.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(folder.canonicalize().ok()?.join(written.file_name()?))
+    };
+    let known = written.canonicalize().ok().or_else(folder).or_else(|| path::absolute(written).ok());
+    known.unwrap_or_else(|| written.to_owned())
 }
