@@ -1,5 +1,9 @@
 //! Counters and gauges of the engine, and the picture of itself that `status` shows.
 
+mod stage_calls;
+
+pub use stage_calls::{BadEnd, LATE, StageCalls, StageHarm, StageTrouble, Streak};
+
 use postrider_core::ports::Gap;
 use postrider_core::position::{Lsn, Position};
 use postrider_core::stage::StageClass;
@@ -94,38 +98,10 @@ pub struct Status {
     /// The executor has read the open rows and follows the log. True where there is no work table.
     pub work_ready: bool,
     pub consumers: BTreeMap<String, ConsumerStatus>,
-    /// The stages whose last call came to no good end.
-    pub stages: BTreeMap<String, StageTrouble>,
+    /// How the calls of each stage ended.
+    pub stages: BTreeMap<String, StageCalls>,
     /// What is on record as left out.
     pub gaps: Vec<Gap>,
-}
-
-/// Why calls of a stage come to no good end; gone with the next one that does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StageTrouble {
-    pub class: StageClass,
-    pub harm: StageHarm,
-    /// What came of the first of them.
-    pub reason: String,
-    /// When that was, on this machine's clock.
-    pub since: Timestamp,
-    /// How many there have been since, of all rows.
-    pub calls: u64,
-}
-
-/// What it costs the rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StageHarm {
-    /// They wait, and nothing was sent.
-    Waiting,
-    /// They wait as the receiver asked, and use deferrals.
-    Deferring,
-    /// They are asked again, and use attempts.
-    Retrying,
-    /// A person must decide.
-    Parking,
-    /// A person must find out what was done.
-    Unknown,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -183,6 +159,17 @@ impl Telemetry {
         }
         if let Some(consumer) = status.consumers.get_mut(name) {
             change(consumer);
+        }
+    }
+
+    /// Changes the picture of one stage, of this class.
+    pub fn update_stage(&self, name: &str, class: StageClass, change: impl FnOnce(&mut StageCalls)) {
+        let mut status = self.lock();
+        if !status.stages.contains_key(name) {
+            status.stages.insert(name.to_owned(), StageCalls::new(class));
+        }
+        if let Some(calls) = status.stages.get_mut(name) {
+            change(calls);
         }
     }
 

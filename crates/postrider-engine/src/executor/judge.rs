@@ -5,7 +5,7 @@
 
 use super::rows::{Doubt, Ending};
 use super::state::{CallTicket, State};
-use crate::telemetry::{StageHarm, StageLabel, StageTrouble, VerdictLabel};
+use crate::telemetry::{BadEnd, StageHarm, StageLabel, VerdictLabel};
 use postrider_core::judge::{Attempt, Verdict, judge};
 use postrider_core::outcome::Outcome;
 use postrider_core::stage::StageClass;
@@ -32,8 +32,7 @@ impl State {
         let label = VerdictLabel { stage: ticket.stage.to_string(), verdict: verdict.as_str() };
         self.telemetry.verdicts.get_or_create(&label).inc();
         self.log(ticket, &verdict);
-        let class = policy.class;
-        self.show_trouble(&ticket.stage, class, &verdict);
+        self.count(&ticket.stage, policy.class, &verdict);
         match verdict {
             Verdict::Done => self.settle(&ticket.key, Ending::Done),
             Verdict::Stale => self.doubt(&ticket.key, Doubt::Stale),
@@ -45,15 +44,11 @@ impl State {
         }
     }
 
-    /// Shows a stage as in trouble from its first call that comes to no good end to the next one that does.
-    fn show_trouble(&mut self, stage: &StageName, class: StageClass, verdict: &Verdict) {
+    /// Counts the end of a call for who asks how the stage is.
+    fn count(&self, stage: &StageName, class: StageClass, verdict: &Verdict) {
+        let at = self.world.now();
         let (harm, reason) = match verdict {
-            Verdict::Done => {
-                if self.troubled.remove(stage) {
-                    self.telemetry.update(|status| drop(status.stages.remove(stage.as_str())));
-                }
-                return;
-            }
+            Verdict::Done => return self.telemetry.update_stage(stage.as_str(), class, |calls| calls.note_good(at)),
             Verdict::Stale => return,
             Verdict::Defer { reason, counted: false, .. } => (StageHarm::Waiting, reason),
             Verdict::Defer { reason, counted: true, .. } => (StageHarm::Deferring, reason),
@@ -61,13 +56,8 @@ impl State {
             Verdict::Park { reason } => (StageHarm::Parking, reason),
             Verdict::Unknown { reason } => (StageHarm::Unknown, reason),
         };
-        self.troubled.insert(stage.clone());
-        let since = self.world.now();
-        self.telemetry.update(|status| {
-            let first = || StageTrouble { class, harm, reason: reason.clone(), since, calls: 0 };
-            let trouble = status.stages.entry(stage.to_string()).or_insert_with(first);
-            trouble.calls = trouble.calls.saturating_add(1);
-        });
+        let end = BadEnd { harm, reason: reason.clone(), at };
+        self.telemetry.update_stage(stage.as_str(), class, |calls| calls.note_bad(end));
     }
 
     fn log(&self, ticket: &CallTicket, verdict: &Verdict) {

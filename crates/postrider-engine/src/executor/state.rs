@@ -39,8 +39,6 @@ pub(crate) struct State {
     pub(super) in_use: BTreeMap<StageName, u32>,
     /// Calls in a row that were not sent, by stage.
     pub(super) not_sent: BTreeMap<StageName, u32>,
-    /// The stages that are shown to be in trouble.
-    pub(super) troubled: BTreeSet<StageName>,
     /// Rows whose outcome waits for a checkpoint, oldest first.
     pub(super) settling: VecDeque<WorkKey>,
     /// Rows to read, because a statement left their state open.
@@ -84,7 +82,6 @@ impl State {
             rows: Rows::default(),
             in_use: BTreeMap::new(),
             not_sent: BTreeMap::new(),
-            troubled: BTreeSet::new(),
             settling: VecDeque::new(),
             doubts: BTreeSet::new(),
             owners: Owners::default(),

@@ -76,7 +76,8 @@ impl Console {
     }
 
     fn status(&self) -> Response<Full<Bytes>> {
-        match serde_json::to_string(&Report::new(&self.telemetry, self.obstacles(), &self.endpoints)) {
+        let report = Report::new(&self.telemetry, self.world.now(), self.obstacles(), &self.endpoints);
+        match serde_json::to_string(&report) {
             Ok(text) => respond(StatusCode::OK, JSON, text + "\n"),
             Err(_) => respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "The status cannot be written.\n".into()),
         }

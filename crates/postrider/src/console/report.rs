@@ -5,7 +5,7 @@ use crate::succession::{GAP_HINT, describe};
 use postrider_core::stage::StageClass;
 use postrider_core::time::Timestamp;
 use postrider_delivery::rfc3339;
-use postrider_engine::{StageHarm, Telemetry};
+use postrider_engine::{LATE, StageHarm, StageTrouble, Telemetry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -64,19 +64,35 @@ pub(crate) struct StageReport {
     pub(crate) class: String,
     /// Scheme, host and port; the path may be secret.
     pub(crate) endpoint: String,
-    /// Calls without a good end since the last one with one.
-    pub(crate) calls: u64,
-    /// When the first of them ended.
-    pub(crate) since: String,
+    /// Calls that came to no good end, of those that ended in the last ten minutes.
+    pub(crate) failed: u64,
+    /// All calls that ended in the last ten minutes.
+    pub(crate) ended: u64,
+    /// When the last call without a good end ended.
+    pub(crate) last_at: String,
     /// What came of it.
-    pub(crate) first: String,
+    pub(crate) last: String,
+    /// Where no call has come to a good end since.
+    pub(crate) failing: Option<FailingReport>,
     /// What that costs, and what to type.
     pub(crate) cure: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FailingReport {
+    /// When the first of them ended.
+    pub(crate) since: String,
+    pub(crate) calls: u64,
+}
+
 impl Report {
-    /// The picture that `telemetry` has now. `endpoints` has the origin of each stage's.
-    pub(crate) fn new(telemetry: &Telemetry, obstacles: Vec<String>, endpoints: &BTreeMap<String, String>) -> Report {
+    /// The picture that `telemetry` has at `now`. `endpoints` has the origin of each stage's.
+    pub(crate) fn new(
+        telemetry: &Telemetry,
+        now: Timestamp,
+        obstacles: Vec<String>,
+        endpoints: &BTreeMap<String, String>,
+    ) -> Report {
         let status = telemetry.status();
         let received = status.received;
         let consumers = status.consumers.into_iter().map(|(name, consumer)| {
@@ -91,17 +107,10 @@ impl Report {
             };
             (name, report)
         });
-        let stages = status.stages.into_iter().map(|(name, trouble)| {
+        let stages = status.stages.into_iter().filter_map(|(name, calls)| {
             let endpoint = endpoints.get(&name).cloned().unwrap_or_default();
-            let report = StageReport {
-                class: class(trouble.class).to_owned(),
-                cure: stage_cure(trouble.harm, &endpoint),
-                endpoint,
-                calls: trouble.calls,
-                since: rfc3339(trouble.since),
-                first: trouble.reason,
-            };
-            (name, report)
+            let report = StageReport::new(calls.trouble(now)?, endpoint);
+            Some((name, report))
         });
         Report {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -128,6 +137,37 @@ impl Report {
     }
 }
 
+impl StageReport {
+    fn new(trouble: StageTrouble, endpoint: String) -> StageReport {
+        let StageTrouble { class, failed, ended, last, streak } = trouble;
+        StageReport {
+            class: name_of(class).to_owned(),
+            cure: stage_cure(last.harm, &endpoint),
+            endpoint,
+            failed,
+            ended,
+            last_at: rfc3339(last.at),
+            last: last.reason,
+            failing: streak.map(|streak| FailingReport { since: rfc3339(streak.since), calls: streak.calls }),
+        }
+    }
+}
+
+/// What is wrong, in one clause.
+impl fmt::Display for StageReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.failing {
+            Some(FailingReport { since, calls }) => {
+                write!(f, "{calls} calls since {since} came to no good end, and none to a good one")
+            }
+            None => {
+                let (failed, ended, minutes) = (self.failed, self.ended, LATE.as_secs() / 60);
+                write!(f, "{failed} of {ended} calls in the last {minutes} minutes came to no good end")
+            }
+        }
+    }
+}
+
 /// For a person at a terminal.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,9 +188,9 @@ impl fmt::Display for Report {
         )?;
         writeln!(f, "work:       {} open rows, {} calls in flight", self.work.open_rows, self.work.calls_in_flight)?;
         for (name, stage) in &self.stages {
-            let StageReport { class, endpoint, calls, since, first, cure } = stage;
-            writeln!(f, "stage {name} ({class}, {endpoint}): {calls} calls since {since} came to no good end")?;
-            writeln!(f, "            first: {first}")?;
+            let StageReport { class, endpoint, last_at, last, cure, .. } = stage;
+            writeln!(f, "stage {name} ({class}, {endpoint}): {stage}")?;
+            writeln!(f, "            the last at {last_at}: {last}")?;
             writeln!(f, "            {cure}")?;
         }
         for (name, consumer) in &self.consumers {
@@ -179,7 +219,7 @@ fn role(name: &str, required: bool) -> &'static str {
     }
 }
 
-fn class(class: StageClass) -> &'static str {
+fn name_of(class: StageClass) -> &'static str {
     match class {
         StageClass::Natural => "natural",
         StageClass::Keyed => "keyed",
@@ -230,7 +270,7 @@ mod tests {
     use super::*;
     use expect_test::expect;
     use postrider_core::position::{Generation, Lsn, Position};
-    use postrider_engine::StageTrouble;
+    use postrider_engine::BadEnd;
 
     #[test]
     fn a_report_reads_back_what_it_prints_as_json_and_is_readable_as_text() {
@@ -248,19 +288,20 @@ mod tests {
             consumer.trouble = Some("PR017 the endpoint is down".to_owned());
         });
         telemetry.update_consumer("work", |consumer| consumer.settled = Lsn(0x1_0000_0100));
-        telemetry.update(|status| {
-            let trouble = StageTrouble {
-                class: StageClass::Keyed,
-                harm: StageHarm::Waiting,
-                reason: "NOT_SENT: connection refused".to_owned(),
-                since: Timestamp(0),
-                calls: 3,
-            };
-            status.stages.insert("PRICING".to_owned(), trouble);
+        let bad = |harm, reason: &str| BadEnd { harm, reason: reason.to_owned(), at: Timestamp(0) };
+        for _ in 0..3 {
+            telemetry.update_stage("PRICING", StageClass::Keyed, |calls| {
+                calls.note_bad(bad(StageHarm::Waiting, "NOT_SENT: connection refused"));
+            });
+        }
+        telemetry.update_stage("APPROVAL", StageClass::Natural, |calls| {
+            calls.note_bad(bad(StageHarm::Retrying, "HTTP_500"));
+            (0..9).for_each(|_| calls.note_good(Timestamp(1)));
         });
+        telemetry.update_stage("BINDING", StageClass::Natural, |calls| calls.note_good(Timestamp(0)));
         telemetry.open_rows.set(3);
         let endpoints = BTreeMap::from([("PRICING".to_owned(), "http://quoting:80".to_owned())]);
-        let mut report = Report::new(&telemetry, vec!["No heartbeat.".to_owned()], &endpoints);
+        let mut report = Report::new(&telemetry, Timestamp(2), vec!["No heartbeat.".to_owned()], &endpoints);
         report.process_id = 1;
         report.version = "0.0.0".to_owned();
         let json = serde_json::to_string(&report).expect("a report is JSON");
@@ -275,8 +316,11 @@ mod tests {
             heartbeat:  1970-01-01T00:00:00.000000Z
             slot keeps: 0 bytes
             work:       3 open rows, 0 calls in flight
-            stage PRICING (keyed, http://quoting:80): 3 calls since 1970-01-01T00:00:00.000000Z came to no good end
-                        first: NOT_SENT: connection refused
+            stage APPROVAL (natural, ): 1 of 10 calls in the last 10 minutes came to no good end
+                        the last at 1970-01-01T00:00:00.000000Z: HTTP_500
+                        Its rows are asked again under the same key and use their `attempts`; a row without any left waits for a person. Look into the receiver's log.
+            stage PRICING (keyed, http://quoting:80): 3 calls since 1970-01-01T00:00:00.000000Z came to no good end, and none to a good one
+                        the last at 1970-01-01T00:00:00.000000Z: NOT_SENT: connection refused
                         Its rows wait and use no attempt. Start the service at http://quoting:80, or correct the stage's `url`; `postrider check` tries it.
             events: settled 1/0, 256 bytes behind, required
                         PR017 the endpoint is down

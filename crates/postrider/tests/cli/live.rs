@@ -179,7 +179,7 @@ fn status_says_which_stage_is_in_trouble_why_and_what_to_type() {
         text = end_of(&["status", "-c", file_name]).stdout;
         text.contains(&trouble)
     });
-    assert!(text.contains("first: NOT_SENT: connection refused\n"), "{text}");
+    assert!(text.contains("Z: NOT_SENT: connection refused\n"), "{text}");
     assert!(text.contains("Its rows wait and use no attempt. Start the service at http://127.0.0.1:1,"), "{text}");
     wait_until("the consumers are shown", || {
         let report: serde_json::Value =
