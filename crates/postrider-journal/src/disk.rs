@@ -47,6 +47,9 @@ pub trait Disk: Send + Sync + fmt::Debug {
 
 /// One open file; all calls may come from several threads at once.
 pub trait DiskFile: Send + Sync + fmt::Debug {
+    /// What tells the file from a copy of it.
+    fn number(&self) -> io::Result<u64>;
+
     /// Length in bytes.
     fn length(&self) -> io::Result<u64>;
 

@@ -7,7 +7,7 @@
 //! The writer and the followers share the files and the news that the end has moved. Everything that waits for the disk
 //! happens on one thread of the journal's own. The formats are written down in `segment.rs`, `frame.rs` and `positions.rs`.
 //!
-//! Files: `NNNN.segment` (and `NNNN.segment.new` until everything before it is on the disk), `positions`, `gaps`, `moves.jsonl`, and `lock`,
+//! Files: `NNNN.segment` (and `NNNN.segment.new` until everything before it is on the disk), `positions`, `gaps`, `synced`, `moves.jsonl`, and `lock`,
 //! which the process that has the journal open holds. Beside them the folder `staging` has the transactions whose outcome is not known
 //! yet ([`open_staging`]).
 
@@ -34,6 +34,7 @@ mod segment;
 mod staging;
 mod survey;
 mod sync;
+mod synced;
 pub mod testing;
 mod verify;
 

@@ -8,9 +8,10 @@ use crate::follow::Cursor;
 use crate::gaps::Gaps;
 use crate::log::Log;
 use crate::positions::{Positions, SavedPositions};
-use crate::recover::{Heir, recover};
+use crate::recover::{Heir, Tail, recover};
 use crate::retention::Retention;
 use crate::sync::{Beside, SyncThread};
+use crate::synced::{Synced, SyncedTo};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{BoxFuture, Follower, Gap, Journal, JournalWriter, PositionStore, SourceIdentity};
 use postrider_core::position::{Generation, Lsn, Position};
@@ -76,7 +77,12 @@ pub fn open_on(disk: Arc<dyn Disk>, identity: &SourceIdentity, settings: &Settin
     disk.sync_parent(SyncPoint::Parent).map_err(refused)?;
     let recovered = recover(disk.as_ref(), Heir::Source(identity))?;
     let recovered = recovered.ok_or_else(|| Error::new(ErrorKind::Internal, "the journal has no segment"))?;
-    let beside = Beside { positions: Positions::open(disk.as_ref())?, gaps: Gaps::open(disk.as_ref())? };
+    let synced = Synced::open(disk.as_ref()).map_err(refused)?;
+    let Tail { end, file, .. } = &recovered.tail;
+    synced
+        .note(SyncedTo { segment: end.segment, offset: end.offset, file: file.number().map_err(refused)? })
+        .map_err(refused)?;
+    let beside = Beside { positions: Positions::open(disk.as_ref())?, gaps: Gaps::open(disk.as_ref())?, synced };
     let log = Arc::new(Log::new(disk, recovered.segments, recovered.tail.end));
     let sync = Arc::new(SyncThread::start(log, lock, beside, Retention::new(settings.retain_bytes))?);
     let name = sync.log().segment(recovered.tail.end.segment)?.name;

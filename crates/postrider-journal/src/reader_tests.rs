@@ -270,7 +270,8 @@ fn a_flipped_byte_is_found_with_its_place_and_the_rest_is_still_looked_at() {
 
 #[test]
 fn in_the_last_segment_a_changed_frame_is_told_from_a_torn_end() {
-    let disk = written(10, &LARGE);
+    let disk = FakeDisk::new();
+    append(open_fake(&disk, &LARGE).writer.as_mut(), &numbered(10));
     let name = disk.files().into_keys().find(|name| name.ends_with(".segment")).unwrap();
     let length = disk.files()[&name].len();
     let frame_bytes = 60;
@@ -289,7 +290,39 @@ fn in_the_last_segment_a_changed_frame_is_told_from_a_torn_end() {
         assert_eq!(reader(&copy).last(), whole(90), "what was left unfinished is not shown");
     }
     flip(&disk, &name, length - 1);
-    assert_eq!(faults(&disk).1[0].kind, FaultKind::Unfinished, "nothing tells the last frame from a torn one");
+    let found = faults(&disk).1;
+    assert_eq!(
+        found[0].kind,
+        FaultKind::Unfinished,
+        "nothing tells the last frame from a torn one that was not durable"
+    );
+}
+
+#[test]
+fn what_was_durable_is_damaged_at_the_very_end_too() {
+    let disk = written(10, &LARGE);
+    let name = disk.files().into_keys().find(|name| name.ends_with(".segment")).unwrap();
+    let frame_bytes = 60;
+    append(open_fake(&disk, &LARGE).writer.as_mut(), &[(transaction(200, 205, 20), message(b"last"))]);
+    assert_eq!(faults(&disk).1, []);
+    let durable = disk.files()[&name].len() - frame_bytes;
+    let left = |length: usize| {
+        let copy = disk.kill();
+        copy.put(&name, disk.files()[&name][..length].to_vec());
+        faults(&copy).1
+    };
+    assert_eq!(left(durable), []);
+    assert_eq!(left(durable + 1)[0].kind, FaultKind::Unfinished);
+    let damaged = FaultKind::Damaged { after: whole(90), until: None };
+    for (length, what) in [
+        (durable - frame_bytes, "the file ends before what was durable"),
+        (durable - 1, "a frame is longer than the file"),
+    ] {
+        let found = left(length);
+        assert_eq!((found[0].what.as_str(), found[0].kind), (what, damaged));
+    }
+    flip(&disk, &name, durable - 1);
+    assert_eq!(faults(&disk).1[0].kind, damaged);
 }
 
 #[test]

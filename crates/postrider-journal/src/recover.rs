@@ -6,12 +6,12 @@
 //! transaction or mark before it, and what follows goes. A segment between that is missing, a proven segment with
 //! a bad head, or one of another identity is an error; a bad frame in an older segment is one when it is read.
 //!
-//! What this cannot tell: in the last segment a frame that was durable and changed later looks like one that
-//! was never wholly written. Whole frames behind it decide nothing: since the last fsync pages reach the disk in any order, so that
-//! a crash of the machine may leave a hole and what was written after it (`a_crash_may_leave_a_hole_with_whole_frames_behind_it`).
-//! How far the last fsync came stands nowhere in the journal, and a consumer's saved position may lie past it. So both are cut, and
-//! a warning names the place where whole frames stood behind it. If the server was already told to forget what
-//! stood there, its slot lies past our end, and the stream is refused when it is opened.
+//! How far the last fsync came stands beside the segments ([`crate::synced`]): a bad frame before that place is an error, too. Behind
+//! it whole frames decide nothing: since the last fsync pages reach the disk in any order, so that a crash of the machine may
+//! leave a hole and what was written after it (`a_crash_may_leave_a_hole_with_whole_frames_behind_it`). What that file says may be older
+//! than the last fsync, and of a copy it says nothing: then a frame that was durable and changed later is cut like one
+//! that was never wholly written, and a warning names the place where whole frames stood behind it. If the server was already told
+//! to forget what stood there, its slot lies past our end, and the stream is refused when it is opened.
 
 use crate::disk::{Disk, DiskFile, SyncPoint};
 use crate::failure;
@@ -20,6 +20,7 @@ use crate::frames::{Frames, Next, OpenFailure, OpenedSegment, open_header, open_
 use crate::log::{End, Segment};
 use crate::order::Order;
 use crate::segment::{SegmentHeader, SegmentName};
+use crate::synced::{self, SyncedTo};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{SchemaBlock, SourceIdentity, foreign_journal};
 use postrider_core::position::{Generation, Lsn};
@@ -58,7 +59,8 @@ pub(crate) struct Tail {
 /// Reads, cuts and secures what is there; makes the first segment where nothing is. `None`: nothing is, and nobody is named.
 pub(crate) fn recover(disk: &dyn Disk, heir: Heir<'_>) -> Result<Option<Recovered>> {
     let (proven, provisional) = list(disk)?;
-    let mut walk = Walk { disk, headers: Vec::new(), segments: VecDeque::new(), tail: None, torn: false };
+    let synced = SyncedTo::read(disk)?;
+    let mut walk = Walk { disk, synced, headers: Vec::new(), segments: VecDeque::new(), tail: None, torn: false };
     for name in &proven {
         walk.take_proven(*name)?;
     }
@@ -128,6 +130,7 @@ pub(crate) fn list(disk: &dyn Disk) -> Result<(Vec<SegmentName>, Vec<SegmentName
 #[derive(Debug)]
 struct Walk<'a> {
     disk: &'a dyn Disk,
+    synced: Option<SyncedTo>,
     /// The headers of the segments.
     headers: Vec<SegmentHeader>,
     segments: VecDeque<Segment>,
@@ -205,10 +208,21 @@ impl Walk<'_> {
         let length = frames.length()?;
         let place = |frames: &Frames| (frames.offset(), frames.chain(), frames.order());
         let mut complete = place(&frames);
-        while let Next::Frame(FrameHead::Part(_), _) = frames.next(length)? {
+        let end = loop {
+            match frames.next(length)? {
+                Next::Frame(FrameHead::Part(_), _) => {}
+                Next::Frame(FrameHead::Schema, _) => break "a schema frame stands among the parts",
+                Next::Bad(what) => break what,
+                Next::End => break "the file ends here",
+            }
             if frames.order().is_complete() {
                 complete = place(&frames);
             }
+        };
+        if let Some(synced) = self.synced
+            && synced.is_behind(name.number, frames.file().as_ref(), complete.0)?
+        {
+            return Err(synced::changed(self.disk, frames.file_name(), frames.offset(), end));
         }
         if frames.is_followed(length)? {
             tracing::warn!(

@@ -10,6 +10,7 @@ use crate::positions::Positions;
 use crate::recover::prove;
 use crate::retention::Retention;
 use crate::segment::SegmentName;
+use crate::synced::{Synced, SyncedTo};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::Gap;
 use postrider_core::position::{Lsn, Position};
@@ -37,6 +38,7 @@ struct Shared {
     log: Arc<Log>,
     positions: Positions,
     gaps: Gaps,
+    synced: Synced,
     orders: Mutex<Orders>,
     changed: Condvar,
 }
@@ -79,6 +81,7 @@ struct Record {
 pub(crate) struct Beside {
     pub(crate) positions: Positions,
     pub(crate) gaps: Gaps,
+    pub(crate) synced: Synced,
 }
 
 /// What is done in one go: a bit of everything, so that nothing waits for ever.
@@ -107,8 +110,8 @@ impl SyncThread {
             retention,
             closing: false,
         });
-        let Beside { positions, gaps } = beside;
-        let shared = Arc::new(Shared { log, positions, gaps, orders, changed: Condvar::new() });
+        let Beside { positions, gaps, synced } = beside;
+        let shared = Arc::new(Shared { log, positions, gaps, synced, orders, changed: Condvar::new() });
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("journal-sync".to_owned())
@@ -251,11 +254,19 @@ impl Shared {
                 self.forget_synced(unsynced);
                 let before = self.log.durable.send_replace(end.lsn);
                 debug_assert!(before <= end.lsn, "what is durable only grows");
+                if let Err(error) = self.note(end, unsynced) {
+                    self.log.fail_disk("cannot note how far the journal is durable", error);
+                }
             }
             Err(error) => {
                 self.log.fail_disk("cannot make the journal durable", error);
             }
         }
+    }
+
+    fn note(&self, end: End, synced: &[Unsynced]) -> io::Result<()> {
+        let Some(last) = synced.iter().rev().find(|segment| segment.name.number == end.segment) else { return Ok(()) };
+        self.synced.note(SyncedTo { segment: end.segment, offset: end.offset, file: last.file.number()? })
     }
 
     fn sync_segments(&self, unsynced: &[Unsynced]) -> io::Result<()> {

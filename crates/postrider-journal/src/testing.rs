@@ -156,7 +156,7 @@ impl FakeDisk {
     /// Replaces the bytes of a file, durably; makes it if it is not there.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
         let mut state = self.state();
-        let id = state.new_file();
+        let id = state.find(name).unwrap_or_else(|_| state.new_file());
         state.made = true;
         state.made_durably = true;
         state.names.insert(name.to_owned(), id);
@@ -345,6 +345,10 @@ impl Disk for FakeDisk {
 }
 
 impl DiskFile for FakeFile {
+    fn number(&self) -> io::Result<u64> {
+        Ok(self.id)
+    }
+
     fn length(&self) -> io::Result<u64> {
         let state = self.disk.state();
         let length = state.files.get(&self.id).map_or(0, |contents| contents.now.len());

@@ -7,6 +7,7 @@ use crate::frames::{Damage, Next, OpenFailure, OpenedSegment, Place, open_either
 use crate::positions::Positions;
 use crate::reader::{names, no_journal};
 use crate::segment::SegmentName;
+use crate::synced::SyncedTo;
 use postrider_core::error::{ErrorKind, Result};
 use postrider_core::ports::{SchemaBlock, SourceIdentity};
 use postrider_core::position::{Lsn, Position};
@@ -38,7 +39,7 @@ pub struct Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// The end of the last segment is no whole transaction. It is being written, or a crash left it, and the next start cuts
-    /// it; a last frame that was changed on the disk looks the same.
+    /// it; a last frame that was changed on the disk looks the same, unless it is known to have been durable.
     Unfinished,
     /// Nothing after `after` can be read in this segment. `until` is where the next segment goes on, if there is one.
     Damaged { after: Position, until: Option<Position> },
@@ -72,10 +73,12 @@ pub fn verify(dir: &Path, examiner: &mut dyn Examiner) -> Result<Verified> {
 ///
 /// As those of [`verify`].
 pub fn verify_on(disk: &dyn Disk, examiner: &mut dyn Examiner) -> Result<Verified> {
+    // First of all, since a process may go on writing.
+    let synced = SyncedTo::read(disk)?;
     let (proven, provisional) = names(disk)?;
     let tail = proven.last().ok_or_else(|| no_journal(disk))?.number;
     let names: Vec<_> = proven.into_iter().chain(provisional.into_iter().filter(|name| name.number > tail)).collect();
-    let mut walk = Walk { disk, examiner, tail, last: None, identity: None, verified: Verified::default() };
+    let mut walk = Walk { disk, examiner, synced, tail, last: None, identity: None, verified: Verified::default() };
     for (name, next) in names.iter().zip(names.iter().skip(1).map(Some).chain([None])) {
         walk.segment(*name, next.copied())?;
     }
@@ -95,6 +98,7 @@ pub fn verify_on(disk: &dyn Disk, examiner: &mut dyn Examiner) -> Result<Verifie
 struct Walk<'a> {
     disk: &'a dyn Disk,
     examiner: &'a mut dyn Examiner,
+    synced: Option<SyncedTo>,
     /// From the segment of this number on, the end may be torn: nothing says yet that it is whole.
     tail: u64,
     /// The segment before, and where it ends if it is good to its end.
@@ -167,7 +171,7 @@ impl Walk<'_> {
 
     fn frames(&mut self, opened: OpenedSegment, until: Option<Position>, schema: Result<(), String>) -> Result<()> {
         let OpenedSegment { header, mut frames, .. } = opened;
-        let (name, mut after) = (header.name, header.before());
+        let (name, mut after, mut complete) = (header.name, header.before(), frames.offset());
         let length = frames.length()?;
         self.verified.bytes = self.verified.bytes.saturating_add(length);
         let mut unusable = schema.err().map(|why| (frames.offset(), why));
@@ -191,14 +195,20 @@ impl Walk<'_> {
                 Next::End => break Some(Damage { offset, what: "the last transaction is not complete" }),
             }
             if frames.order().is_complete() && unusable.is_none() {
+                complete = frames.offset();
                 after = Position::whole(name.generation, frames.order().commit).max(after);
             }
         };
-        let Some(damage) = damage else {
+        let was_durable = match self.synced {
+            Some(synced) => synced.is_behind(name.number, frames.file().as_ref(), complete)?,
+            None => false,
+        };
+        let is_shorter = || Damage { offset: complete, what: "the file ends before what was durable" };
+        let Some(damage) = damage.or_else(|| was_durable.then(is_shorter)) else {
             self.last = Some((name, Some(frames.place())));
             return Ok(());
         };
-        let torn = name.number >= self.tail && !frames.is_followed(length)?;
+        let torn = name.number >= self.tail && !was_durable && !frames.is_followed(length)?;
         let kind = if torn { FaultKind::Unfinished } else { FaultKind::Damaged { after, until } };
         self.found(name, damage, kind);
         Ok(())

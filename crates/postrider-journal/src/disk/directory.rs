@@ -3,7 +3,7 @@
 use crate::disk::{Disk, DiskFile, DiskLock, SyncPoint};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -97,6 +97,10 @@ impl Disk for Directory {
 }
 
 impl DiskFile for OpenFile {
+    fn number(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.ino())
+    }
+
     fn length(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }

@@ -135,9 +135,9 @@ fn cure(fault: &Fault) -> String {
              there; consumers that have passed {until} are not affected."
         ),
         FaultKind::Damaged { after, until: None } => format!(
-            "Restore the file from a copy, before the next start, which cuts everything after {after}. Without one, what \
-             comes after is lost unless the server still has it. Where the machine has crashed since the last start this may \
-             be the trace of that, and the server has it."
+            "Restore the file from a copy, before the next start: that refuses the journal where this is known to have been \
+             durable, and else cuts everything after {after}. Without a copy, what comes after is lost unless the server still \
+             has it. Where the machine has crashed since the last start this may be the trace of that, and the server has it."
         ),
         FaultKind::Positions => {
             "Restore the file from a copy, or remove it: every consumer then starts at the oldest position held."
