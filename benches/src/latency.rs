@@ -62,7 +62,11 @@ struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Side {
     Postrider,
+    /// A poller that is woken by each insert.
     Notify,
+    /// The same, and it looks again while a batch is under way.
+    Pipelined,
+    /// The same poller as [`Side::Notify`], woken once a second.
     Second,
     /// Nobody: what the inserts alone cost the server.
     Nobody,
@@ -81,7 +85,7 @@ struct Turn {
 /// One of the values of a turn.
 type Measured = fn(&Turn) -> f64;
 
-const SIDES: [Side; 4] = [Side::Postrider, Side::Notify, Side::Second, Side::Nobody];
+const SIDES: [Side; 5] = [Side::Postrider, Side::Notify, Side::Pipelined, Side::Second, Side::Nobody];
 
 const SETTINGS: [(&str, &str); 2] = [("synchronous_commit", "on"), ("shared_buffers", "256MB")];
 
@@ -99,6 +103,7 @@ impl Side {
         match self {
             Self::Postrider => "postrider",
             Self::Notify => "LISTEN/NOTIFY poller",
+            Self::Pipelined => "pipelined LISTEN/NOTIFY poller",
             Self::Second => "1 s poller",
             Self::Nobody => "nobody",
         }
@@ -108,6 +113,7 @@ impl Side {
         match self {
             Self::Postrider => "pending_work",
             Self::Notify => "notify_work",
+            Self::Pipelined => "pipelined_work",
             Self::Second => "second_work",
             Self::Nobody => "nobody_work",
         }
@@ -162,7 +168,7 @@ fn figures(turns: &HashMap<Side, Vec<Turn>>, rate: f64) -> Vec<Figure> {
     let mut extra = Map::new();
     extra.insert("bare_insert_cpu_us".into(), json!(median(&of(Side::Nobody, |turn| turn.cpu_us)).round()));
     let mut figures = Vec::new();
-    for other in [Side::Notify, Side::Second] {
+    for other in [Side::Notify, Side::Pipelined, Side::Second] {
         let against_notify = other == Side::Notify;
         let goals =
             [against_notify.then_some(Goal::Ratio(1.0 / 1.3)), against_notify.then_some(Goal::Ratio(2.0)), None];
@@ -264,20 +270,23 @@ async fn check_closed(server: &Server, side: Side) -> Result<()> {
 fn start(server: &Server, endpoint: &Endpoint, side: Side) -> Result<Option<Running>> {
     let wake = match side {
         Side::Postrider => return product::start(server.cluster.home_dir()).map(Some),
-        Side::Notify => "notify",
+        Side::Notify | Side::Pipelined => "notify",
         Side::Second => "second",
         Side::Nobody => return Ok(None),
     };
     let mut command = Command::new(std::env::current_exe().context(|| "cannot find this program")?);
     command.args(["poll", "--url", &server.url(), "--table", side.table(), "--wake", wake]);
     command.args(["--endpoint", &format!("http://{}/stages/pricing", endpoint.address)]);
+    if side == Side::Pipelined {
+        command.arg("--pipelined");
+    }
     command.stdin(Stdio::null());
     Running::start(side.name(), &mut command).map(Some)
 }
 
 /// The pollers' tables: the columns of ours, and the index that a poller needs instead.
 async fn install_peers(server: &Server) -> Result<()> {
-    for side in [Side::Notify, Side::Second, Side::Nobody] {
+    for side in [Side::Notify, Side::Pipelined, Side::Second, Side::Nobody] {
         let table = side.table();
         server
             .execute(&format!(
@@ -286,15 +295,20 @@ async fn install_peers(server: &Server) -> Result<()> {
             ))
             .await?;
     }
-    server
-        .execute(&format!(
-            "CREATE FUNCTION wake_poller() RETURNS trigger LANGUAGE plpgsql AS
-                 $$ BEGIN PERFORM pg_notify('{}', ''); RETURN NULL; END $$;
-             CREATE TRIGGER wake_poller AFTER INSERT ON {} FOR EACH STATEMENT EXECUTE FUNCTION wake_poller()",
-            poller::CHANNEL,
-            Side::Notify.table(),
-        ))
-        .await
+    let wake = format!(
+        "CREATE FUNCTION wake_poller() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_notify('{}', ''); RETURN NULL; END $$",
+        poller::CHANNEL
+    );
+    server.execute(&wake).await?;
+    for side in [Side::Notify, Side::Pipelined] {
+        let table = side.table();
+        server
+            .execute(&format!(
+                "CREATE TRIGGER wake_poller AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION wake_poller()"
+            ))
+            .await?;
+    }
+    Ok(())
 }
 
 fn write_configuration(server: &Server, endpoint: &Endpoint) -> Result<()> {

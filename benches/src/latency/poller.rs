@@ -1,11 +1,12 @@
-//! The other sides of `latency`: a poller as one writes it today, and a good one. It claims in batches with SKIP LOCKED and a partial index, calls
-//! concurrently through the same HTTP client as ours, and writes outcomes in batches.
+//! The other sides of `latency`: pollers. Each claims in batches with SKIP LOCKED and a partial index, calls concurrently through the same HTTP
+//! client as ours, and writes outcomes in batches; they differ in what wakes them, and in whether they look again before a batch has ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use futures_util::future::join_all;
 use futures_util::stream::{StreamExt as _, poll_fn};
 use postrider_core::outcome::Outcome;
 use postrider_core::ports::{StageCall, StageCaller};
@@ -13,7 +14,7 @@ use postrider_core::work::StageName;
 use postrider_delivery::{Endpoint, HttpSettings, HttpStageCaller};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{MissedTickBehavior, interval};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Statement};
 use xtask::error::{Context, Error, Result};
 
 use crate::server::connect;
@@ -32,6 +33,9 @@ pub(super) struct Poll {
     table: String,
     #[arg(long)]
     wake: Wake,
+    /// Look for further work while a batch is under way, and write outcomes on a session of their own.
+    #[arg(long)]
+    pipelined: bool,
     #[arg(long)]
     endpoint: String,
 }
@@ -50,34 +54,19 @@ type Done = (String, String);
 impl Poll {
     /// Polls until it is killed.
     pub(super) async fn run(self) -> Result<()> {
-        let name = StageName::new("PRICING");
-        let endpoint = Endpoint::parse(&self.endpoint).context(|| "cannot read the endpoint's address")?;
-        let caller = HttpStageCaller::new(BTreeMap::from([(name.clone(), endpoint)]), &HttpSettings::default());
-        let caller = Arc::new(caller.context(|| "cannot make the HTTP client")?);
-        let (done, dones) = unbounded_channel();
-        let checkpoints = connect(&self.url).await?;
-        let table = self.table.clone();
-        tokio::spawn(async move { checkpoint(&checkpoints, &table, dones).await });
-        let claims = connect(&self.url).await?;
-        let mut wakes = self.wakes().await?;
-        let claim = claims.prepare(&claim_statement(&self.table)).await.context(|| "cannot prepare the claim")?;
+        let looker = Looker::new(&self).await?;
+        let outcomes = Outcomes::new(&self.url, &self.table).await?;
+        let wakes = self.wakes().await?;
+        let polling = async {
+            if self.pipelined {
+                looker.pipelined(wakes, outcomes).await
+            } else {
+                looker.batch_by_batch(wakes, &outcomes).await
+            }
+        };
         tokio::select! {
             ended = terminated() => ended,
-            failed = async {
-                loop {
-                    let rows = claims.query(&claim, &[]).await.context(|| "cannot claim")?;
-                    for row in &rows {
-                        let call = call_of(&name, row)?;
-                        let key = (row.get(0), row.get(1));
-                        tokio::spawn(request(Arc::clone(&caller), call, key, done.clone()));
-                    }
-                    if rows.len() < CLAIM_ROWS_MAX {
-                        wakes.recv().await.ok_or_else(|| Error::new("nothing wakes the poller any more"))?;
-                        // One look serves all who called until now.
-                        while wakes.try_recv().is_ok() {}
-                    }
-                }
-            } => failed,
+            failed = polling => failed,
         }
     }
 
@@ -96,6 +85,110 @@ impl Poll {
             }
         }
         Ok(wakes)
+    }
+}
+
+/// Who looks for due rows and has their stage done.
+struct Looker {
+    stage: StageName,
+    caller: Arc<HttpStageCaller>,
+    session: Client,
+    claim: Statement,
+}
+
+impl Looker {
+    async fn new(poll: &Poll) -> Result<Self> {
+        let stage = StageName::new("PRICING");
+        let endpoint = Endpoint::parse(&poll.endpoint).context(|| "cannot read the endpoint's address")?;
+        let endpoints = BTreeMap::from([(stage.clone(), endpoint)]);
+        let caller = HttpStageCaller::new(endpoints, &HttpSettings::default());
+        let caller = Arc::new(caller.context(|| "cannot make the HTTP client")?);
+        let session = connect(&poll.url).await?;
+        let claim = session.prepare(&claim_statement(&poll.table)).await.context(|| "cannot prepare the claim")?;
+        Ok(Self { stage, caller, session, claim })
+    }
+
+    /// One loop: a batch is claimed, called and written before the next look.
+    async fn batch_by_batch(&self, mut wakes: UnboundedReceiver<()>, outcomes: &Outcomes) -> Result<()> {
+        loop {
+            let calls = self.claim().await?;
+            let found = calls.len();
+            let done: Vec<Done> = join_all(calls).await.into_iter().flatten().collect();
+            outcomes.write(&done).await?;
+            self.wait(found, &mut wakes).await?;
+        }
+    }
+
+    /// The next look waits for no call, and outcomes go their own way.
+    async fn pipelined(&self, mut wakes: UnboundedReceiver<()>, outcomes: Outcomes) -> Result<()> {
+        let (done, mut dones) = unbounded_channel();
+        tokio::spawn(async move {
+            let mut batch = Vec::new();
+            while dones.recv_many(&mut batch, CLAIM_ROWS_MAX).await > 0 {
+                outcomes.write(&batch).await?;
+                batch.clear();
+            }
+            Ok::<(), Error>(())
+        });
+        loop {
+            let calls = self.claim().await?;
+            let found = calls.len();
+            for call in calls {
+                let done = done.clone();
+                // Without a receiver the process is ending.
+                tokio::spawn(async move { call.await.map(|key| done.send(key)) });
+            }
+            self.wait(found, &mut wakes).await?;
+        }
+    }
+
+    /// Claims what is due, and gives the calls to make.
+    async fn claim(&self) -> Result<Vec<impl Future<Output = Option<Done>> + use<>>> {
+        let rows = self.session.query(&self.claim, &[]).await.context(|| "cannot claim")?;
+        let calls = rows.iter().map(|row| {
+            let call = call_of(&self.stage, row)?;
+            Ok(request(Arc::clone(&self.caller), call, (row.get(0), row.get(1))))
+        });
+        calls.collect()
+    }
+
+    /// Waits to be woken, unless a full batch says that there is more.
+    async fn wait(&self, found: usize, wakes: &mut UnboundedReceiver<()>) -> Result<()> {
+        if found < CLAIM_ROWS_MAX {
+            wakes.recv().await.ok_or_else(|| Error::new("nothing wakes the poller any more"))?;
+            // One look serves all who called until now.
+            while wakes.try_recv().is_ok() {}
+        }
+        Ok(())
+    }
+}
+
+/// The session that writes outcomes.
+struct Outcomes {
+    session: Client,
+    update: Statement,
+}
+
+impl Outcomes {
+    async fn new(url: &str, table: &str) -> Result<Self> {
+        let update = format!(
+            "UPDATE {table} AS w SET stage_state = 'DONE', closed_at = now(), lease_until = NULL, lease_owner = NULL, updated_at = now()
+             FROM unnest($1::text[], $2::text[]) AS d (group_id, quote_id)
+             WHERE w.group_id = d.group_id AND w.quote_id = d.quote_id AND w.stage_state = 'RUNNING' AND w.lease_owner = 'poller'"
+        );
+        let session = connect(url).await?;
+        let update = session.prepare(&update).await.context(|| "cannot prepare the checkpoint")?;
+        Ok(Self { session, update })
+    }
+
+    async fn write(&self, done: &[Done]) -> Result<()> {
+        if done.is_empty() {
+            return Ok(());
+        }
+        let (groups, quotes): (Vec<&str>, Vec<&str>) =
+            done.iter().map(|(group, quote)| (group.as_str(), quote.as_str())).unzip();
+        self.session.execute(&self.update, &[&groups, &quotes]).await.context(|| "cannot write outcomes")?;
+        Ok(())
     }
 }
 
@@ -140,29 +233,14 @@ fn call_of(stage: &StageName, row: &Row) -> Result<StageCall> {
     })
 }
 
-async fn request(caller: Arc<HttpStageCaller>, call: StageCall, key: Done, done: UnboundedSender<Done>) {
+async fn request(caller: Arc<HttpStageCaller>, call: StageCall, key: Done) -> Option<Done> {
     match caller.call(call).await {
-        Outcome::Answered(answer) if answer.status == 200 => {
-            // Without a receiver the process is ending.
-            let _ = done.send(key);
+        Outcome::Answered(answer) if answer.status == 200 => Some(key),
+        other => {
+            eprintln!("a stage was not done: {other:?}");
+            None
         }
-        other => eprintln!("a stage was not done: {other:?}"),
     }
-}
-
-async fn checkpoint(client: &Client, table: &str, mut dones: UnboundedReceiver<Done>) -> Result<()> {
-    let update = format!(
-        "UPDATE {table} AS w SET stage_state = 'DONE', closed_at = now(), lease_until = NULL, lease_owner = NULL, updated_at = now()
-         FROM unnest($1::text[], $2::text[]) AS d (group_id, quote_id)
-         WHERE w.group_id = d.group_id AND w.quote_id = d.quote_id AND w.stage_state = 'RUNNING' AND w.lease_owner = 'poller'"
-    );
-    let update = client.prepare(&update).await.context(|| "cannot prepare the checkpoint")?;
-    let mut batch = Vec::new();
-    while dones.recv_many(&mut batch, CLAIM_ROWS_MAX).await > 0 {
-        let (groups, quotes): (Vec<String>, Vec<String>) = batch.drain(..).unzip();
-        client.execute(&update, &[&groups, &quotes]).await.context(|| "cannot write outcomes")?;
-    }
-    Ok(())
 }
 
 /// Listens on a session of its own; each notification wakes.

@@ -287,13 +287,17 @@ pub struct SlotHealth {
     pub wal_status: String,
 }
 
+/// So many claims may be on their way at once.
+pub const CLAIMS_AT_ONCE_MAX: usize = 2;
+
 /// The work table. Every writing statement is guarded by the fence. Rows locked by others are skipped: they have no reply; a
 /// missing reply means that the guard did not hold or that the row was locked: read it. A row that holds what we cannot read is
 /// left out of every answer, and reported where it is read.
 pub trait WorkTable: Send + Sync + fmt::Debug {
     /// Claims rows in one statement: key, stage, seen fence, state `PENDING` or `RETRY` (or, with `take_over`, `RUNNING`
     /// without a lease, with one that has run out by the server's clock, or with an owner in `dead`), attempts below the limit,
-    /// due. A take-over of a row at its limit makes it `UNKNOWN` instead. Waits for no row.
+    /// due. A take-over of a row at its limit makes it `UNKNOWN` instead. Waits for no row, and up to
+    /// [`CLAIMS_AT_ONCE_MAX`] calls at once do not wait for each other.
     fn claim<'a>(
         &'a self,
         owner: OwnerId,

@@ -29,7 +29,8 @@ use futures_util::stream::FuturesUnordered;
 use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::outcome::Outcome;
 use postrider_core::ports::{
-    BoxFuture, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Journal, OpenRows, PositionStore, Reading,
+    BoxFuture, CLAIMS_AT_ONCE_MAX, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Journal, OpenRows,
+    PositionStore, Reading,
 };
 use postrider_core::position::{Lsn, Position};
 use postrider_core::route::{Route, Routing};
@@ -49,6 +50,9 @@ pub(crate) const CONSUMER: &str = "work";
 
 /// Between two looks whether the log has brought what the sweep found.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
+
+/// While the claim in flight names at most so many rows, the next one need not wait for it.
+const SHORT_CLAIM_ROWS: usize = 4;
 
 /// What the executor works with.
 #[derive(Debug)]
@@ -73,12 +77,18 @@ type Flight<T> = Option<BoxFuture<'static, T>>;
 /// One page of the open rows, with the reader to go on with; an empty page is the end.
 type Page = Result<(Box<dyn OpenRows>, Vec<WorkVersion>)>;
 
-/// All that is on its way. One statement of each kind at a time.
+/// A claim statement that has come back.
+type Claimed = (Vec<ClaimRequest>, Result<Vec<ClaimReply>>);
+
+/// All that is on its way. One statement of each kind at a time, but for claims.
 #[derive(Default)]
 struct Flights {
     calls: FuturesUnordered<BoxFuture<'static, (CallTicket, Outcome)>>,
     checkpoint: Flight<(Vec<Checkpoint>, Result<Vec<CheckpointReply>>)>,
-    claim: Flight<(Vec<ClaimRequest>, Result<Vec<ClaimReply>>)>,
+    /// At most [`CLAIMS_AT_ONCE_MAX`] statements.
+    claims: FuturesUnordered<BoxFuture<'static, Claimed>>,
+    /// The rows that these statements name.
+    claimed_rows: usize,
     read: Flight<(Vec<WorkKey>, Result<Reading>)>,
     owners: Flight<Result<Option<BTreeSet<OwnerId>>>>,
     page: Flight<Page>,
@@ -225,14 +235,17 @@ impl Loop {
         }
     }
 
+    /// Few rows are not made to wait for few others; what gathers behind many goes in one statement.
     fn start_claim(&mut self) {
-        if self.flights.claim.is_some() {
+        let flights = &mut self.flights;
+        if flights.claims.len() >= CLAIMS_AT_ONCE_MAX || flights.claimed_rows > SHORT_CLAIM_ROWS {
             return;
         }
         let (requests, dead) = self.state.next_claims();
         if !requests.is_empty() {
+            flights.claimed_rows += requests.len();
             let (table, owner) = (self.executing.work.table.clone(), self.executing.work.settings.owner);
-            self.flights.claim = Some(Box::pin(async move {
+            flights.claims.push(Box::pin(async move {
                 let replies = table.claim(owner, &requests, &dead).await;
                 (requests, replies)
             }));
@@ -305,12 +318,15 @@ impl Loop {
             // 1. the end
             () = stop.requested(), if !draining => Event::Shutdown,
             () = wait(&*world, drain_over), if draining => Event::DrainOver,
-            // 2. answers
+            // 2. rows claimed: their requests leave before anything else is said
+            Some((requests, replies)) = flights.claims.next() => {
+                flights.claimed_rows -= requests.len();
+                Event::Claimed(requests, replies)
+            }
+            // 3. answers
             Some((ticket, outcome)) = flights.calls.next() => Event::Called(ticket, outcome),
-            // 3. outcomes written
+            // 4. outcomes written
             (checkpoints, replies) = landed(&mut flights.checkpoint) => Event::Checkpointed(checkpoints, replies),
-            // 4. rows claimed
-            (requests, replies) = landed(&mut flights.claim) => Event::Claimed(requests, replies),
             // 5. rows read because a statement left them open
             (keys, reading) = landed(&mut flights.read) => Event::Read(keys, reading),
             // 6. who lives
@@ -455,7 +471,7 @@ impl Loop {
             && self.state.is_idle()
             && flights.calls.is_empty()
             && flights.checkpoint.is_none()
-            && flights.claim.is_none()
+            && flights.claims.is_empty()
             && flights.read.is_none()
     }
 

@@ -1,6 +1,7 @@
 //! The work table on the primary: claims, checkpoints and reads, each on a session of its own.
 //!
-//! Claims and checkpoints go apart so that a burst of the one never delays the other; reads go apart so that nothing waits for them.
+//! Claims and checkpoints go apart so that a burst of the one never delays the other, and claims on two sessions, so that a row that
+//! has just come need not wait until the one before it is on the server's disk; reads go apart so that nothing waits for them.
 //! Every writing statement is guarded by the fence, and is sent once: what became of one whose reply was lost, a read tells.
 
 mod cells;
@@ -18,10 +19,11 @@ use std::time::Duration;
 
 use postrider_core::error::Result;
 use postrider_core::ports::{
-    BoxFuture, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, OpenRows, Reading, WorkTable,
+    BoxFuture, CLAIMS_AT_ONCE_MAX, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, OpenRows, Reading, WorkTable,
 };
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{OwnerId, WorkKey};
+use tokio::sync::Mutex;
 
 use crate::check::access;
 use crate::client::Session;
@@ -74,7 +76,8 @@ pub struct PgWorkTable {
     claim: Arc<str>,
     checkpoint: Arc<str>,
     read: Arc<str>,
-    claims: Session,
+    /// Each is used by one claim at a time; the second is connected when it is first needed.
+    claims: [Mutex<Session>; CLAIMS_AT_ONCE_MAX],
     checkpoints: Session,
     reads: Session,
     owner: OwnerId,
@@ -102,7 +105,7 @@ impl PgWorkTable {
             claim: claim::statement(&layout),
             checkpoint: checkpoint::statement(&layout),
             read: read::statement(&layout),
-            claims: Session::new(options.clone(), WRITING_PREAMBLE),
+            claims: std::array::from_fn(|_| Mutex::new(Session::new(options.clone(), WRITING_PREAMBLE))),
             checkpoints: Session::new(options.clone(), WRITING_PREAMBLE),
             layout: Arc::new(layout),
             reads,
@@ -122,7 +125,12 @@ impl WorkTable for PgWorkTable {
         dead: &'a [OwnerId],
     ) -> BoxFuture<'a, Result<Vec<ClaimReply>>> {
         Box::pin(async move {
-            let connection = self.claims.connection().await?;
+            let [first, second] = &self.claims;
+            let session = match first.try_lock() {
+                Ok(session) => session,
+                Err(_busy) => second.lock().await,
+            };
+            let connection = session.connection().await?;
             claim::claim(&connection, &self.claim, &self.layout, owner, (requests, dead)).await
         })
     }

@@ -24,8 +24,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Pause before a row that seemed due and could not be claimed is tried again; doubled up to [`MISS_PAUSE_MAX`].
-const MISS_PAUSE_FIRST: Duration = Duration::from_millis(5);
+const MISS_PAUSE_FIRST: Duration = Duration::from_millis(1);
 pub(super) const MISS_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// So often a row whose commit nobody sees yet is tried again without a pause. As a rule it is a matter of microseconds, while the
+/// writing session's process waits for a processor; a try and the read after it take longer than that.
+const UNSEEN_TRIES_AT_ONCE: u32 = 2;
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -173,11 +177,17 @@ impl State {
         self.doubts.insert(key.clone());
     }
 
-    /// The row was seen due and could not be claimed: it is tried again after a short, growing pause.
+    /// The row was seen due and could not be claimed: it is tried again, after a short, growing pause. `unseen`: the claim came before
+    /// the commit that the log had shown was visible.
     pub(super) fn miss(&mut self, key: &WorkKey, take: Take, unseen: bool) {
         let Some(mut row) = self.rows.remove(key) else { return };
         row.unseen = unseen;
-        row.phase = Phase::Timed(self.next_try(&mut row.misses), take);
+        row.phase = if unseen && row.misses < UNSEEN_TRIES_AT_ONCE {
+            row.misses += 1;
+            Phase::Due(take)
+        } else {
+            Phase::Timed(self.next_try(&mut row.misses), take)
+        };
         self.rows.put(key, row);
     }
 
