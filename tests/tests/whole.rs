@@ -10,4 +10,5 @@ mod idle;
 mod kills;
 mod life;
 mod slot;
+mod standby;
 mod window;

@@ -63,7 +63,7 @@ pub enum Subject {
 pub async fn check(options: &ConnectOptions, objects: &SourceObjects) -> Result<Vec<Finding>> {
     let connection = Connection::open(options, PREAMBLE).await?;
     let version = server::version(&connection).await?;
-    let mut findings = server::check(&connection, options, version).await?;
+    let mut findings = server::check(&connection, (options, objects.standby), version).await?;
     if !server::is_supported(version) {
         return Ok(findings);
     }

@@ -13,6 +13,8 @@ pub struct SourceObjects {
     /// The slot is to send prepared transactions before their verdict, for good.
     pub two_phase: bool,
     pub failover: Failover,
+    /// The server may be a standby (version 16 and later): everything but the slot is made on the primary.
+    pub standby: bool,
     pub routing: Routing,
 }
 

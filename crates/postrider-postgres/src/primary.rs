@@ -34,6 +34,12 @@ impl PgPrimary {
     /// the commit, and the stream comes that far by itself even if nothing else is ever written.
     async fn emit(&self) -> Result<Lsn> {
         let connection = self.session.connection().await?;
+        // On a standby nothing can be written; what it has replayed must come through.
+        let replayed = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text END";
+        let rows = connection.query(&replayed.into(), &Parameters::new()).await?;
+        if let Ok(replayed) = lsn(rows.first(), 0) {
+            return Ok(replayed);
+        }
         let message: Parameters = vec![Box::new(HEARTBEAT_PREFIX), Box::new(self.slot.clone())];
         connection.query(&"SELECT pg_logical_emit_message(true, $1::text, $2::text)::text".into(), &message).await?;
         let rows = connection.query(&"SELECT pg_current_wal_flush_lsn()::text".into(), &Parameters::new()).await?;
@@ -44,7 +50,8 @@ impl PgPrimary {
         let connection = self.session.connection().await?;
         // A lost slot has no restart position any more, and keeps nothing.
         let text = "SELECT active, coalesce(confirmed_flush_lsn, '0/0')::text, \
-               coalesce(greatest(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0), 0)::int8, \
+               coalesce(greatest(pg_wal_lsn_diff( \
+                 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0), 0)::int8, \
                safe_wal_size, coalesce(wal_status, 'lost') \
              FROM pg_replication_slots WHERE slot_name = $1";
         let rows = connection.query(&text.into(), &vec![Box::new(self.slot.clone())]).await?;

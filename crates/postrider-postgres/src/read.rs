@@ -26,6 +26,7 @@ use low_water::{LowWater, WINDOW_BYTES, Wait};
 mod lateness;
 #[expect(clippy::arithmetic_side_effects, reason = "it reckons with times of our own clock, and reads no bytes")]
 mod low_water;
+pub(crate) mod timeline;
 
 /// The least room that a read finds.
 const READ_BYTES: usize = 64 * 1024;

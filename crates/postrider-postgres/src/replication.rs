@@ -6,12 +6,14 @@
 use std::sync::Arc;
 
 use postrider_core::error::Result;
-use postrider_core::ports::{LogSession, SourceIdentity};
+use postrider_core::ports::{LogReader, LogSession, SourceIdentity};
 use postrider_core::position::Lsn;
 
 use crate::confirm::{Feedback, StreamConfirmer};
 use crate::errors::{Phase, name_slot};
+use crate::options::ConnectOptions;
 use crate::quote::quote_identifier;
+use crate::read::timeline::TimelineReader;
 use crate::read::{Incoming, StreamReader};
 use crate::source::preflight::Cleared;
 use crate::wire::Wire;
@@ -31,11 +33,13 @@ pub(crate) struct Start<'a> {
     pub(crate) plugin: PluginOptions,
     pub(crate) identity: SourceIdentity,
     pub(crate) after_peer: bool,
+    /// For a second session, where the server is a standby.
+    pub(crate) options: &'a ConnectOptions,
 }
 
 /// Starts the stream after the journal's end; the server moves that up to the slot's own position by itself.
 pub(crate) async fn start_stream(mut wire: Wire, start: Start<'_>) -> Result<LogSession> {
-    let Start { slot, publication, durable_end, cleared, plugin, identity, after_peer } = start;
+    let Start { slot, publication, durable_end, cleared, plugin, identity, after_peer, options: address } = start;
     let begins = durable_end.max(cleared.confirmed);
     let options = plugin.list(publication);
     let started = wire.start_copy(Phase::StartReplication, &start_command(slot, durable_end, &options)).await;
@@ -46,11 +50,17 @@ pub(crate) async fn start_stream(mut wire: Wire, start: Start<'_>) -> Result<Log
     let (reading, writing) = tokio::io::split(socket);
     let feedback = Arc::new(Feedback::new(begins, cleared.confirmed));
     let incoming = Incoming::new(reading, received, endpoint, mark);
+    let reader = StreamReader::new(incoming, Arc::clone(&feedback), slot);
+    let reader: Box<dyn LogReader> = if cleared.in_recovery {
+        Box::new(TimelineReader::new(reader, address, identity.timeline).await?)
+    } else {
+        Box::new(reader)
+    };
     Ok(LogSession {
         identity,
         begins,
         after_peer,
-        reader: Box::new(StreamReader::new(incoming, Arc::clone(&feedback), slot)),
+        reader,
         confirmer: Arc::new(StreamConfirmer::spawn(writing, feedback, cleared.wal_sender_timeout)),
     })
 }

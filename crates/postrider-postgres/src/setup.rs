@@ -3,6 +3,8 @@
 //! The publication always comes before the slot: a publication that a slot's position does not know yet stops the stream for good
 //! on PostgreSQL 14 to 17, however soon it is made afterwards.
 
+use std::time::Duration;
+
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::route::{OutboxTable, WorkMapping};
 
@@ -13,10 +15,15 @@ use crate::errors::{Phase, name_slot};
 use crate::objects::{Failover, SourceObjects, outbox_name, streamed_columns, work_name, written_columns};
 use crate::options::ConnectOptions;
 use crate::quote::{quote_identifier, quote_literal};
+use crate::replication::slot::create_slot as create_slot_on_standby;
+use crate::source::preflight::refuse_standby;
 use crate::wire::Wire;
 
 const CREATE_WORK_TABLE: &str = include_str!("../../../sql/source/0001_create_pending_work.sql");
 const CREATE_OUTBOX: &str = include_str!("../../../sql/source/0002_create_outbox_event.sql");
+
+/// So long a slot on a standby waits for the primary's word.
+const SLOT_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The steps write, whatever the role's or the database's own settings are.
 const PREAMBLE: &str = "SET default_transaction_isolation = 'read committed'; \
@@ -37,6 +44,8 @@ pub struct Circumstances {
     pub major: u32,
     /// How the work table's rows are identified in the log.
     pub work_identity: WorkIdentity,
+    /// The server is a standby: it takes the slot, and everything else from its primary.
+    pub standby: bool,
 }
 
 /// The replica identity of the work table (manual, `ALTER TABLE … REPLICA IDENTITY`).
@@ -95,7 +104,7 @@ impl Circumstances {
     pub fn unseen(major: u32, objects: &SourceObjects) -> Circumstances {
         let is_ours = objects.routing.work.as_ref().is_none_or(is_canonical);
         let work_identity = if is_ours { WorkIdentity::Columns(Vec::new()) } else { WorkIdentity::Unseen };
-        Circumstances { major, work_identity }
+        Circumstances { major, work_identity, standby: objects.standby }
     }
 }
 
@@ -127,11 +136,24 @@ pub async fn apply(options: &ConnectOptions, settings: &SetupSettings) -> Result
     let connection = Connection::open(options, PREAMBLE).await?;
     let circumstances = look(&connection, settings.objects.routing.work.as_ref()).await?;
     let mut report = SetupReport { steps: Vec::new(), differences: Vec::new() };
+    if circumstances.standby
+        && let Some(error) = refuse_standby(options, settings.objects.standby, circumstances.major)
+    {
+        return Err(error);
+    }
     for step in plan(settings, &circumstances)? {
-        let outcome = take(&connection, &settings.objects, &step).await?;
+        let outcome = match step.object {
+            _ if is_taken(&connection, &settings.objects, &step).await? => StepOutcome::Kept,
+            StepObject::Slot if circumstances.standby => {
+                create_slot_on_standby(options, &settings.objects.slot, SLOT_PATIENCE).await?;
+                StepOutcome::Done
+            }
+            _ if circumstances.standby => return Err(for_the_primary(&step)),
+            _ => take(&connection, &settings.objects, &step).await?,
+        };
         report.steps.push((step, outcome));
     }
-    if settings.objects.failover == Failover::Wanted {
+    if settings.objects.failover == Failover::Wanted && !circumstances.standby {
         report.steps.extend(turn_failover_on(&connection, options, &settings.objects).await?);
     }
     let findings = check(options, &settings.objects).await?;
@@ -244,7 +266,7 @@ fn create_slot(objects: &SourceObjects, circumstances: &Circumstances) -> Step {
         ""
     };
     let two_phase = if objects.two_phase { ", twophase => true" } else { "" };
-    let (failover, kept) = if objects.makes_failover_slot(circumstances.major) {
+    let (failover, kept) = if objects.makes_failover_slot(circumstances.major) && !circumstances.standby {
         (", failover => true", " Standbys that synchronize slots keep it, so that it is there after a promotion.")
     } else {
         ("", "")
@@ -267,6 +289,7 @@ async fn look(connection: &Connection, mapping: Option<&WorkMapping>) -> Result<
     let mut circumstances = Circumstances {
         major: u32::try_from(major).unwrap_or_default(),
         work_identity: WorkIdentity::Columns(Vec::new()),
+        standby: value(connection, "SELECT pg_is_in_recovery()", Parameters::new()).await?.unwrap_or(false),
     };
     let Some(mapping) = mapping else { return Ok(circumstances) };
     let text = "SELECT c.relreplident = 'f', coalesce((SELECT array_agg(a.attname::text ORDER BY a.attnum) \
@@ -286,7 +309,8 @@ async fn look(connection: &Connection, mapping: Option<&WorkMapping>) -> Result<
     Ok(circumstances)
 }
 
-async fn take(connection: &Connection, objects: &SourceObjects, step: &Step) -> Result<StepOutcome> {
+/// Whether what a step makes is there already.
+async fn is_taken(connection: &Connection, objects: &SourceObjects, step: &Step) -> Result<bool> {
     let (text, name) = match &step.object {
         StepObject::Table { name } => ("SELECT to_regclass($1) IS NOT NULL", name),
         StepObject::Publication => {
@@ -294,18 +318,26 @@ async fn take(connection: &Connection, objects: &SourceObjects, step: &Step) -> 
         }
         StepObject::Slot => ("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", &objects.slot),
         StepObject::Role { name } => ("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", name),
-        StepObject::Grants => {
-            connection.execute(&step.sql, Phase::Query).await?;
-            return Ok(StepOutcome::Done);
-        }
+        StepObject::Grants => return Ok(false),
     };
-    if value(connection, text, vec![Box::new(name.clone())]).await?.unwrap_or(false) {
-        return Ok(StepOutcome::Kept);
-    }
+    Ok(value(connection, text, vec![Box::new(name.clone())]).await?.unwrap_or(false))
+}
+
+async fn take(connection: &Connection, objects: &SourceObjects, step: &Step) -> Result<StepOutcome> {
     let phase = if step.object == StepObject::Slot { Phase::CreateSlot } else { Phase::Query };
     let executed = connection.execute(&step.sql, phase).await;
     executed.map_err(|refusal| name_slot(refusal, &objects.slot))?;
     Ok(StepOutcome::Done)
+}
+
+/// What a standby gets from its primary.
+fn for_the_primary(step: &Step) -> Error {
+    Error::new(ErrorKind::Configuration, "the server is a standby, and everything but the slot is made on its primary")
+        .with_detail(format!("What is missing: {}", step.purpose))
+        .with_hint(format!(
+            "On the primary: {} Then, once the standby has replayed it, run `postrider setup` again.",
+            step.sql.replace('\n', " ")
+        ))
 }
 
 /// Has standbys keep a slot that was made without; only a replication session can say so. `None`: they keep it already.

@@ -27,6 +27,8 @@ pub struct ReplicationSource {
     slot: String,
     publication: String,
     wishes: Wishes,
+    /// A standby will do.
+    standby: bool,
     /// Whose log our journal holds: an address may come to lead to another server later.
     known: Arc<Mutex<Option<SourceIdentity>>>,
     /// Since our last session one of us was seen to read from the slot.
@@ -54,6 +56,7 @@ impl ReplicationSource {
             slot: slot.into(),
             publication: publication.into(),
             wishes: Wishes::default(),
+            standby: false,
             known: Arc::default(),
             peer_seen: Arc::default(),
         }
@@ -71,6 +74,13 @@ impl ReplicationSource {
     #[must_use]
     pub fn two_phase(mut self, two_phase: bool) -> ReplicationSource {
         self.wishes.two_phase = two_phase;
+        self
+    }
+
+    /// The server may be a standby (version 16 and later).
+    #[must_use]
+    pub fn standby(mut self, standby: bool) -> ReplicationSource {
+        self.standby = standby;
         self
     }
 
@@ -115,7 +125,14 @@ impl ReplicationSource {
     }
 
     fn wanted(&self, durable_end: Lsn, after_peer: bool) -> Wanted<'_> {
-        Wanted { options: &self.options, slot: &self.slot, publication: &self.publication, durable_end, after_peer }
+        Wanted {
+            options: &self.options,
+            slot: &self.slot,
+            publication: &self.publication,
+            standby: self.standby,
+            durable_end,
+            after_peer,
+        }
     }
 
     async fn ask_identity(&self) -> Result<SourceIdentity> {
@@ -145,6 +162,7 @@ impl ReplicationSource {
             plugin,
             identity,
             after_peer,
+            options: &self.options,
         };
         match start_stream(wire, start).await {
             Err(error) if error.kind() == ErrorKind::SlotInUse => Err(self.name_holder(error).await),

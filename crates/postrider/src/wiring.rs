@@ -19,6 +19,7 @@ pub(crate) fn source(configuration: &Configuration) -> ReplicationSource {
     ReplicationSource::new(source.options.clone(), source.slot.as_str(), source.publication.as_str())
         .streaming(source.streaming)
         .two_phase(source.two_phase)
+        .standby(source.standby)
 }
 
 /// The questions that the server is asked in passing.
@@ -56,6 +57,7 @@ pub(crate) fn objects(configuration: &Configuration) -> SourceObjects {
         slot: configuration.source.slot.clone(),
         two_phase: configuration.source.two_phase,
         failover: configuration.source.failover,
+        standby: configuration.source.standby,
         routing: routing(configuration),
     }
 }

@@ -8,16 +8,16 @@ use xtask::postgres::Cluster;
 const SLOT: &str = "rider_rider";
 
 /// The database of a standby, once it takes connections.
-fn database_of(standby: &Cluster) -> Database {
+pub(super) fn database_of(standby: &Cluster) -> Database {
     Database::connect(&standby.url_of("quoting"))
 }
 
-fn wait_replayed(scene: &Scene, standby: &Database) {
+pub(super) fn wait_replayed(scene: &Scene, standby: &Database) {
     let end = scene.db.text("SELECT pg_current_wal_lsn()");
     wait_until("the standby has replayed", || standby.is(&format!("SELECT pg_last_wal_replay_lsn() >= '{end}'")));
 }
 
-fn promote(standby: &Database) {
+pub(super) fn promote(standby: &Database) {
     assert!(standby.is("SELECT pg_promote(true, 60)"));
 }
 
@@ -97,12 +97,12 @@ fn both(scene: &Scene, standby: &Cluster) -> String {
     scene.url().replace(&host, &format!("{host},{other}")) + "?target_session_attrs=primary"
 }
 
-fn checked(rider: &Rider) -> String {
+pub(super) fn checked(rider: &Rider) -> String {
     text(&rider.end_of(&["check"]))
 }
 
 #[track_caller]
-fn assert_says(said: &str, words: &[&str]) {
+pub(super) fn assert_says(said: &str, words: &[&str]) {
     for word in words {
         assert!(said.contains(word), "`{word}` is missing: {said}");
     }

@@ -6,6 +6,7 @@ use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
 use crate::options::ConnectOptions;
 use crate::quote::quote_identifier;
+use crate::source::preflight::refuse_standby;
 
 /// The version as `server_version_num` has it.
 pub(super) async fn version(connection: &Connection) -> Result<i64> {
@@ -20,7 +21,11 @@ pub(super) fn is_supported(version: i64) -> bool {
     (140_000..190_000).contains(&version)
 }
 
-pub(super) async fn check(connection: &Connection, options: &ConnectOptions, version: i64) -> Result<Vec<Finding>> {
+pub(super) async fn check(
+    connection: &Connection,
+    (options, standby): (&ConnectOptions, bool),
+    version: i64,
+) -> Result<Vec<Finding>> {
     if !is_supported(version) {
         return Ok(vec![Finding::new(
             Severity::Error,
@@ -35,21 +40,21 @@ pub(super) async fn check(connection: &Connection, options: &ConnectOptions, ver
            (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'), \
            (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'), \
            (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user), \
-           current_setting('server_encoding'), current_user::text";
+           current_setting('server_encoding'), current_user::text, \
+           current_setting('hot_standby_feedback') = 'on', coalesce(current_setting('primary_slot_name'), '')";
     let rows = connection.query(&text.into(), &Parameters::new()).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
     let mut findings = Vec::new();
     let mut find = |severity, kind, subject, sentence: &str, hint: &str| {
         findings.push(Finding::new(severity, kind, subject, sentence, hint));
     };
-    if field(row, 0)? {
-        find(
-            Severity::Error,
-            ErrorKind::Configuration,
-            Subject::Server,
-            "The server is a standby, and claims must be written.",
-            options.primary_hint(),
-        );
+    let in_recovery: bool = field(row, 0)?;
+    let major = u32::try_from(version / 10_000).unwrap_or_default();
+    if in_recovery && let Some(error) = refuse_standby(options, standby, major) {
+        let sentence = format!("The server is a standby. {}", error.detail().unwrap_or_default());
+        find(Severity::Error, error.kind(), Subject::Server, &sentence, error.hint().unwrap_or_default());
+    } else if in_recovery {
+        feedback(row, &mut find)?;
     }
     if field::<&str>(row, 1)? != "logical" {
         find(
@@ -82,6 +87,29 @@ pub(super) async fn check(connection: &Connection, options: &ConnectOptions, ver
         );
     }
     Ok(findings)
+}
+
+/// Of a standby that is decoded: what keeps the primary from removing what its slot needs.
+fn feedback(row: &tokio_postgres::Row, find: &mut impl FnMut(Severity, ErrorKind, Subject, &str, &str)) -> Result<()> {
+    if !field::<bool>(row, 9)? {
+        find(
+            Severity::Warning,
+            ErrorKind::SlotLost,
+            Subject::Server,
+            "hot_standby_feedback is off: the primary removes rows of its catalogue that our slot needs, and the slot is lost (PR006).",
+            "On the standby, as a superuser: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf();",
+        );
+    }
+    if field::<&str>(row, 10)?.is_empty() {
+        find(
+            Severity::Warning,
+            ErrorKind::SlotLost,
+            Subject::Server,
+            "The standby has no physical slot on its primary: while it is disconnected, its feedback counts for nothing, and our slot may be lost (PR006).",
+            "Make one on the primary, and set primary_slot_name on the standby to its name.",
+        );
+    }
+    Ok(())
 }
 
 fn encoding(row: &tokio_postgres::Row, find: &mut impl FnMut(Severity, ErrorKind, Subject, &str, &str)) -> Result<()> {

@@ -24,7 +24,11 @@ const OLDEST_WRITER: &str = "
           SELECT transaction, 'prepared as \"' || gid || '\" in database \"' || database || '\"',
                  'ROLLBACK PREPARED ' || quote_literal(gid) || ';'
           FROM pg_prepared_xacts) AS writers
+    WHERE NOT pg_is_in_recovery()
     ORDER BY age(xid) DESC LIMIT 1";
+
+/// What brings a standby the record of running transactions that a slot begins with; an idle primary writes none by itself.
+const LOG_SNAPSHOT: &str = "On the primary, as a superuser: SELECT pg_log_standby_snapshot();";
 
 /// A slot that was just made.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +40,10 @@ pub struct CreatedSlot {
 /// Whom a new slot waits for.
 struct Writer {
     who: String,
-    /// The statement that ends its transaction.
+    /// The statement that ends its transaction, or the waiting.
     cure: Option<String>,
+    /// The server is a standby: what its primary has logged decides.
+    is_elsewhere: bool,
 }
 
 /// Creates a logical slot for pgoutput. The server first waits for every transaction that has already written
@@ -61,8 +67,9 @@ pub async fn create_slot(options: &ConnectOptions, slot: &str, patience: Duratio
         tokio::select! {
             outcome = &mut creation => outcome.map_err(named)?,
             () = sleep_until(look_at) => {
-                let Writer { who, .. } = oldest_writer(options).await?;
-                tracing::warn!("the new replication slot is waiting for {who}");
+                let Writer { who, cure, is_elsewhere } = oldest_writer(options).await?;
+                let cure = cure.filter(|_| is_elsewhere).unwrap_or_default();
+                tracing::warn!("the new replication slot is waiting for {who}. {cure}");
                 match timeout_at(began + patience, &mut creation).await {
                     Ok(outcome) => outcome.map_err(named)?,
                     Err(_elapsed) => return Err(give_up(options, process_id, patience).await),
@@ -114,6 +121,7 @@ async fn give_up(options: &ConnectOptions, process_id: i32, patience: Duration) 
     Error::new(ErrorKind::Transient, "a new replication slot must wait for a transaction that does not end")
         .with_detail(format!("The server is waiting for {}; {} s passed.", writer.who, patience.as_secs()))
         .with_hint(match writer.cure {
+            Some(cure) if writer.is_elsewhere => format!("{cure} Say it while `postrider setup` runs again."),
             Some(cure) => format!("End that transaction, then run `postrider setup` again: {cure}"),
             None => "Run `postrider setup` again.".to_owned(),
         })
@@ -129,8 +137,13 @@ async fn cancel_creation(options: &ConnectOptions, process_id: i32) -> Result<Wr
 
 async fn oldest_writer(options: &ConnectOptions) -> Result<Writer> {
     let mut wire = Wire::connect(options).await?;
+    let recovery = first_text(wire.query(Phase::Query, "SELECT pg_is_in_recovery()").await?);
     let rows = wire.query(Phase::Query, OLDEST_WRITER).await?;
     wire.close().await;
+    if recovery.as_deref() == Some("t") {
+        let who = "the primary to log which transactions are running".to_owned();
+        return Ok(Writer { who, cure: Some(LOG_SNAPSHOT.to_owned()), is_elsewhere: true });
+    }
     let mut columns = rows.into_iter().next().unwrap_or_default().into_iter();
     let mut next = || columns.next().flatten();
     let (xid, who, cure) = (next(), next(), next());
@@ -139,7 +152,7 @@ async fn oldest_writer(options: &ConnectOptions) -> Result<Writer> {
         (Some(xid), None) => format!("transaction {xid}"),
         (None, _) => "running transactions to be logged".to_owned(),
     };
-    Ok(Writer { who, cure })
+    Ok(Writer { who, cure, is_elsewhere: false })
 }
 
 fn first_text(rows: Vec<TextRow>) -> Option<String> {

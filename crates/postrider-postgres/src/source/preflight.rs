@@ -16,6 +16,8 @@ use crate::wire::{TextRow, Wire};
 
 /// The oldest server whose pgoutput sends logical messages.
 const SERVER_VERSION_MIN: u32 = 140_000;
+/// The first version whose standbys decode.
+const STANDBY_MAJOR: u32 = 16;
 /// The first version that decodes on demand, whatever `wal_level` is at the start.
 const SERVER_VERSION_ON_DEMAND: u32 = 190_000;
 
@@ -25,6 +27,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) options: &'a ConnectOptions,
     pub(crate) slot: &'a str,
     pub(crate) publication: &'a str,
+    /// A standby will do.
+    pub(crate) standby: bool,
     /// The end of our journal.
     pub(crate) durable_end: Lsn,
     /// One of us read from the slot until now.
@@ -42,6 +46,8 @@ pub(crate) struct Cleared {
     pub(crate) two_phase: bool,
     /// What the slot is confirmed up to: never less may be said.
     pub(crate) confirmed: Lsn,
+    /// The server is a standby.
+    pub(crate) in_recovery: bool,
 }
 
 /// The server as it is now.
@@ -87,8 +93,25 @@ pub(crate) async fn check(wire: &mut Wire, wanted: &Wanted<'_>) -> Result<Cleare
     }
     let (confirmed, two_phase) =
         found.map_or((Lsn::ZERO, false), |slot| (slot.confirmed.unwrap_or(Lsn::ZERO), slot.two_phase));
-    let Server { wal_sender_timeout, version: server_version, .. } = server;
-    Ok(Cleared { wal_sender_timeout, server_version, two_phase, confirmed })
+    let Server { wal_sender_timeout, version: server_version, in_recovery, .. } = server;
+    Ok(Cleared { wal_sender_timeout, server_version, two_phase, confirmed, in_recovery })
+}
+
+/// Why a standby of this major version is no source, if it is none.
+pub(crate) fn refuse_standby(options: &ConnectOptions, may_be: bool, major: u32) -> Option<Error> {
+    let error = Error::new(ErrorKind::Configuration, "the server is a standby");
+    if !may_be {
+        let hint = format!(
+            "{} Or, from PostgreSQL 16 on and without stages, say source.standby = true to read from the standby.",
+            options.primary_hint()
+        );
+        return Some(error.with_detail("It is in recovery, and the log of a primary is asked for.").with_hint(hint));
+    }
+    (major < STANDBY_MAJOR).then(|| {
+        error
+            .with_detail(format!("It is PostgreSQL {major}, whose standbys decode no log."))
+            .with_hint(format!("That takes PostgreSQL 16. {}", options.primary_hint()))
+    })
 }
 
 /// The slot as the catalogue has it now, and who reads from it.
@@ -126,15 +149,20 @@ fn check_server(server: &Server, wanted: &Wanted<'_>) -> Result<()> {
             .with_detail(format!("Its version is {}.", server.version / 10_000))
             .with_hint("Postrider reads from PostgreSQL 14 and later."));
     }
-    if server.in_recovery {
-        return Err(Error::new(ErrorKind::Configuration, "the server is a standby")
-            .with_detail("It is in recovery, and this version reads the log of a primary only.")
-            .with_hint(wanted.options.primary_hint()));
+    if server.in_recovery
+        && let Some(error) = refuse_standby(wanted.options, wanted.standby, server.version / 10_000)
+    {
+        return Err(error);
     }
     if server.wal_level != "logical" && server.version < SERVER_VERSION_ON_DEMAND {
         return Err(Error::new(ErrorKind::WalLevel, "the server does not write a logical log")
             .with_detail(format!("Its wal_level is \"{}\".", server.wal_level))
             .with_hint("As a superuser: ALTER SYSTEM SET wal_level = 'logical'; and restart the server."));
+    }
+    if server.flushed < durable_end && server.in_recovery {
+        return Err(Error::new(ErrorKind::Transient, "the standby has not come as far as our journal yet")
+            .with_detail(format!("It has replayed the log up to {}, our journal ends at {durable_end}.", server.flushed))
+            .with_hint("It is waited for; look whether the standby gets the primary's log: SELECT * FROM pg_stat_wal_receiver;"));
     }
     if server.flushed < durable_end {
         return Err(Error::new(ErrorKind::SlotForeign, "the server's log ends before our journal does")

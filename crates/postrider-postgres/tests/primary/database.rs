@@ -136,6 +136,7 @@ pub(crate) fn canonical_objects(name: &str) -> SourceObjects {
         slot: text(name),
         two_phase: false,
         failover: Failover::default(),
+        standby: false,
         routing,
     }
 }

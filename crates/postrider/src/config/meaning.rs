@@ -52,6 +52,8 @@ pub(crate) struct Source {
     pub(crate) streaming: bool,
     pub(crate) two_phase: bool,
     pub(crate) failover: Failover,
+    /// The server may be a standby.
+    pub(crate) standby: bool,
 }
 
 #[derive(Debug)]
@@ -79,11 +81,20 @@ pub(crate) fn understand(
     }
     // Every part is read before the first missing one ends it, so that all problems come at once.
     let (outbox_tables, outbox_prefixes) = reader.outboxes(file.outbox);
+    let standby = file.source.as_ref().and_then(|source| source.value.standby.as_ref());
+    let standby = standby.filter(|standby| standby.value).map(|standby| standby.place);
     let source = reader.source(file.source);
     let journal = reader.journal(file.journal);
     let ack = reader.ack(file.ack);
     let work_place = file.work.as_ref().map_or(Place::FILE, |work| work.place);
     let work = file.work.map(|work| reader.work(work));
+    if let Some(place) = work.as_ref().and(standby) {
+        reader.problems.report_with_hint(
+            place,
+            "`source.standby` does not go with [work]: claims are written, and a standby takes no writes",
+            "give the stages a process of their own, with the primary's address, a slot and a journal of its own",
+        );
+    }
     if let Some(Some(work)) = &work
         && outbox_tables
             .iter()

@@ -89,7 +89,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
     let typed = r#"
         ack = "sinks"
         source = { url = "postgres://u@h/d", slot = "postrider", publication = "postrider", streaming = true,
-            two_phase = false }
+            two_phase = false, standby = false }
         journal = { dir = "d", segment_size = "64MiB", retention = { size = "20GiB" }, staging_size = "10GiB" }
         outbox = [{ table = "o", columns = { id = "id", aggregate_key = "aggregate_key", event_type = "event_type",
             payload = "payload", topic = "topic", headers = "headers", created_at = "created_at",
@@ -217,6 +217,28 @@ fn syntax_errors_are_reported_alone() {
         3:10: not TOML: unexpected key or value, expected newline, `#`"#]],
     );
     check("ack = \"sinks\"\nack = \"journal\"\n", expect!["2:1: not TOML: duplicate key"]);
+}
+
+#[test]
+fn a_standby_is_read_without_stages_and_without_a_slot_that_other_standbys_keep() {
+    let with = |source: &str| {
+        let url = "url = \"postgres://postrider@db/quoting\"";
+        SMALLEST.replace(url, &format!("{url}\n{source}"))
+    };
+    assert!(read(&with("standby = true")).unwrap().source.standby);
+    check(
+        &with("standby = true\nfailover = true"),
+        expect![
+            "5:12: `source.failover` does not go with `source.standby`: only a primary's slot is kept on standbys (take one of them out)"
+        ],
+    );
+    check(
+        &(with("standby = true")
+            + "[work]\ntable = \"w\"\nstage = [{ name = \"A\", url = \"http://h/\", class = \"keyed\" }]\n"),
+        expect![
+            "4:11: `source.standby` does not go with [work]: claims are written, and a standby takes no writes (give the stages a process of their own, with the primary's address, a slot and a journal of its own)"
+        ],
+    );
 }
 
 #[test]

@@ -87,6 +87,11 @@ typed_table! {
         /// and refuses a server that cannot. `false`: it makes it without. `postrider check` says what is missing for it.
         /// Default: a new slot is made so where the server can, since it costs nothing there; a slot that is there stays as it is.
         failover: bool,
+        /// Read from a standby (PostgreSQL 16 and later), so that the primary decodes nothing: the slot is the standby's own, and the
+        /// publication the primary's. Without `[work]` only, since claims are written. The server may be a primary all the same: a
+        /// promotion changes nothing.
+        /// Default: `false`.
+        standby: bool,
     }
 }
 

@@ -42,7 +42,23 @@ impl Reader<'_> {
             Some(At { value: true, .. }) => Failover::Wanted,
             Some(At { value: false, .. }) => Failover::Unwanted,
         };
-        Some(Source { options: options?, slot: slot?, publication: publication?, streaming, two_phase, failover })
+        let standby = source.standby.is_some_and(|standby| standby.value);
+        if standby && let Some(At { value: true, place }) = source.failover {
+            self.problems.report_with_hint(
+                place,
+                "`source.failover` does not go with `source.standby`: only a primary's slot is kept on standbys",
+                "take one of them out",
+            );
+        }
+        Some(Source {
+            options: options?,
+            slot: slot?,
+            publication: publication?,
+            streaming,
+            two_phase,
+            failover,
+            standby,
+        })
     }
 
     fn connect_options(&mut self, url: Option<At<Secret>>, place: Place) -> Option<ConnectOptions> {
