@@ -194,7 +194,10 @@ impl Sender {
                 return Ok(());
             }
             if due <= now {
-                self.send_status().await?;
+                // Nobody waits for it: the server is asked in turn. One that works through a long stretch of its log without
+                // anything for us says how far it is only when it is asked (case S-18).
+                let silent = !self.owed && self.feedback.flushed() <= self.sent;
+                self.send_status(silent).await?;
                 continue;
             }
             let _either = timeout_at(due, self.feedback.wake.notified()).await;
@@ -216,13 +219,13 @@ impl Sender {
         Instant::from_std(self.pace.due(Wants { risen, urgent, owed: self.owed }, now.into_std()))
     }
 
-    async fn send_status(&mut self) -> std::io::Result<()> {
+    async fn send_status(&mut self, asks: bool) -> std::io::Result<()> {
         // Before the positions are read: who raises them after this wakes us again.
         self.feedback.risen.store(false, Ordering::Release);
         self.feedback.urgent.store(false, Ordering::Release);
         let received = Lsn(self.feedback.received.load(Ordering::Acquire));
         let flushed = self.feedback.flushed().max(self.sent);
-        self.half.write_all(&status(received.max(flushed), flushed, clock())).await?;
+        self.half.write_all(&status(received.max(flushed), flushed, clock(), asks)).await?;
         self.half.flush().await?;
         self.sent = flushed;
         self.owed = false;
@@ -232,7 +235,7 @@ impl Sender {
 
     /// The last word, the end of our side, and then whatever the server still sends until it has closed its side.
     async fn say_goodbye(&mut self) -> std::io::Result<()> {
-        self.send_status().await?;
+        self.send_status(false).await?;
         let mut end = BytesMut::new();
         frontend::copy_done(&mut end);
         frontend::terminate(&mut end);
@@ -248,8 +251,8 @@ impl Sender {
     }
 }
 
-/// A standby status update in its `CopyData` message: written, flushed, applied, the time, no wish for an answer.
-fn status(received: Lsn, flushed: Lsn, now: Timestamp) -> BytesMut {
+/// A standby status update in its `CopyData` message: written, flushed, applied, the time, and whether we wish for a keep-alive.
+fn status(received: Lsn, flushed: Lsn, now: Timestamp, asks: bool) -> BytesMut {
     let mut bytes = BytesMut::with_capacity(message::HEADER_BYTES + STATUS_BODY_BYTES as usize);
     bytes.put_u8(message::COPY_DATA);
     bytes.put_u32(STATUS_BODY_BYTES + 4);
@@ -258,7 +261,7 @@ fn status(received: Lsn, flushed: Lsn, now: Timestamp) -> BytesMut {
     bytes.put_u64(flushed.0);
     bytes.put_u64(flushed.0);
     bytes.put_i64(now.to_postgres_micros());
-    bytes.put_u8(0);
+    bytes.put_u8(u8::from(asks));
     bytes
 }
 
@@ -298,10 +301,10 @@ mod tests {
 
     #[test]
     fn a_status_has_the_length_that_it_says() {
-        let bytes = status(Lsn(3), Lsn(2), Timestamp(946_684_800_000_001));
+        let bytes = status(Lsn(3), Lsn(2), Timestamp(946_684_800_000_001), true);
         assert_eq!(bytes.len(), 39);
         assert_eq!(&bytes[..6], b"d\0\0\0\x26r");
         assert_eq!(&bytes[6..30], [3u64, 2, 2].map(u64::to_be_bytes).concat());
-        assert_eq!(&bytes[30..], [0, 0, 0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(&bytes[30..], [0, 0, 0, 0, 0, 0, 0, 1, 1]);
     }
 }
