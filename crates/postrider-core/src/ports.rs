@@ -273,6 +273,9 @@ pub trait Primary: Send + Sync + fmt::Debug {
 
     /// Health of the slot, from `pg_replication_slots`.
     fn slot(&self) -> BoxFuture<'_, Result<SlotHealth>>;
+
+    /// What a session that looks now can see. A commit can be in the log before that (case P-18).
+    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot>>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,21 +9,27 @@ use crate::pause::Pause;
 use crate::run::SinkPart;
 use crate::settle::{Ledger, Settled};
 use crate::shutdown::Shutdown;
+use crate::sight::Sight;
 use crate::telemetry::{ConsumerLabel, Telemetry};
 use crate::world::World;
 use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::event::{Event, Payload};
 use postrider_core::ports::{Journal, PositionStore};
-use postrider_core::position::{Lsn, Position};
+use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::route::{Route, Routing};
 use postrider_core::shape;
 use postrider_core::transaction::PartHead;
 use std::sync::Arc;
 
+/// Why a sink waits that takes nothing before it can be read back.
+const KEPT_WAITING: &str = "waits for the end of a commit: it is in the log, and the server keeps it from every session, for a synchronous standby for example";
+
 /// What a sink's loop works with.
 #[derive(Debug)]
 pub(crate) struct Delivering {
     pub(crate) sink: SinkPart,
+    /// For a sink that reads back.
+    pub(crate) sight: Option<Sight>,
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) positions: Arc<dyn PositionStore>,
     pub(crate) routing: Arc<Routing>,
@@ -37,6 +43,9 @@ pub(crate) struct Delivering {
 #[derive(Debug)]
 struct Batch<'a> {
     events: Vec<Event>,
+    /// The transaction of each event; 0 for one of an earlier generation, whose ids say nothing about the server of this one.
+    xids: Vec<u32>,
+    current: Generation,
     /// Events at or before are settled already.
     after: Position,
     /// What will be settled once all events are.
@@ -75,11 +84,18 @@ impl Delivering {
                     more => more?,
                 },
             }
-            let mut batch =
-                Batch { events: Vec::new(), after, end: None, name: &self.sink.name, telemetry: &self.telemetry };
+            let mut batch = Batch {
+                events: Vec::new(),
+                xids: Vec::new(),
+                current: self.journal.generation(),
+                after,
+                end: None,
+                name: &self.sink.name,
+                telemetry: &self.telemetry,
+            };
             let walked = cursor.walk(&mut batch);
-            let Batch { events, end, .. } = batch;
-            if !self.write(&events, &mut settled, &stop).await {
+            let Batch { events, xids, end, .. } = batch;
+            if !self.write((&events, &xids), &mut settled, &stop).await {
                 return Ok(());
             }
             if let Some(end) = end {
@@ -108,13 +124,14 @@ impl Delivering {
         }
     }
 
-    /// Writes all events, however often it takes. `false`: `stop` came first.
-    async fn write(&mut self, events: &[Event], settled: &mut Settled, stop: &Shutdown) -> bool {
-        let mut rest = events;
+    /// Writes all events, those of these transactions, however often it takes. `false`: `stop` came first.
+    async fn write(&mut self, (events, xids): (&[Event], &[u32]), settled: &mut Settled, stop: &Shutdown) -> bool {
+        let (mut rest, mut xids) = (events, xids);
         let mut pause = Pause::new(&self.limits);
         let label = ConsumerLabel { consumer: self.sink.name.to_string() };
         while !rest.is_empty() {
-            let chunk = &rest[..chunk_len(rest, &self.limits)];
+            let Some(visible) = self.visible(&xids[..chunk_len(rest, &self.limits)], stop).await else { return false };
+            let chunk = &rest[..visible];
             let (world, finish) = (self.world.clone(), self.limits.finish);
             let written = tokio::select! {
                 biased;
@@ -131,7 +148,7 @@ impl Delivering {
                 pause.reset();
                 self.trouble(None);
             }
-            rest = &rest[written.settled..];
+            (rest, xids) = (&rest[written.settled..], &xids[written.settled..]);
             if let Some(error) = written.error {
                 tokio::select! {
                     biased;
@@ -141,6 +158,41 @@ impl Delivering {
             }
         }
         true
+    }
+
+    /// How many of these events, from the front, may be written now: at least one. `None`: `stop` came first.
+    async fn visible(&mut self, xids: &[u32], stop: &Shutdown) -> Option<usize> {
+        let Some(mut sight) = self.sight.take() else { return Some(xids.len()) };
+        let visible = tokio::select! {
+            biased;
+            () = stop.requested() => None,
+            visible = self.wait_visible(&mut sight, xids) => Some(visible),
+        };
+        self.sight = Some(sight);
+        visible
+    }
+
+    async fn wait_visible(&self, sight: &mut Sight, xids: &[u32]) -> usize {
+        let mut pause = Pause::new(&self.limits);
+        let mut told = false;
+        loop {
+            let visible = sight.seen(xids);
+            if visible > 0 {
+                if told || pause.is_failing() {
+                    self.trouble(None);
+                }
+                return visible;
+            }
+            if sight.is_kept_waiting() && !told {
+                told = true;
+                self.trouble(Some(KEPT_WAITING.to_owned()));
+            }
+            self.world.sleep(sight.pause()).await;
+            match sight.look().await {
+                Ok(()) => pause.reset(),
+                Err(error) => self.fail(&error, &mut pause).await,
+            }
+        }
     }
 
     /// It cannot go on without losing something: this sink stands still until `stop` and keeps its position, the others go on.
@@ -183,18 +235,19 @@ impl Visit for Batch<'_> {
         if position <= self.after {
             return Ok(());
         }
-        match route {
-            Route::Outbox(row) => self.events.push(shape::outbox_event(&row, position, head.committed_at)?),
-            Route::OutboxMessage(message) => {
-                self.events.push(shape::message_event(&message, position, head.committed_at));
-            }
+        let event = match route {
+            Route::Outbox(row) => shape::outbox_event(&row, position, head.committed_at)?,
+            Route::OutboxMessage(message) => shape::message_event(&message, position, head.committed_at),
             Route::Alarm(alarm) => {
                 let label = ConsumerLabel { consumer: self.name.to_string() };
                 self.telemetry.alarms.get_or_create(&label).inc();
                 tracing::error!(sink = %self.name, %position, %alarm, "an outbox was changed in a way that no event can tell");
+                return Ok(());
             }
-            Route::Work(_) | Route::Ignore(_) => {}
-        }
+            Route::Work(_) | Route::Ignore(_) => return Ok(()),
+        };
+        self.events.push(event);
+        self.xids.push(if position.generation == self.current { head.xid } else { 0 });
         Ok(())
     }
 

@@ -16,6 +16,7 @@ mod run;
 mod settings;
 mod settle;
 mod shutdown;
+mod sight;
 mod survey;
 mod telemetry;
 mod world;

@@ -9,6 +9,7 @@ use crate::intake::Intake;
 use crate::settings::{Ack, Settings, WorkSettings};
 use crate::settle::Ledger;
 use crate::shutdown::Shutdown;
+use crate::sight::Sight;
 use crate::telemetry::Telemetry;
 use crate::world::World;
 use postrider_core::assemble::Assembler;
@@ -57,6 +58,8 @@ pub struct SinkPart {
     pub name: Arc<str>,
     /// The slot is not confirmed past this sink under [`crate::Ack::Sinks`], and the journal keeps what it lacks.
     pub required: bool,
+    /// It reads back what an event tells of: none comes before its transaction is visible to every new session.
+    pub wait_visible: bool,
     pub sink: Box<dyn Sink>,
 }
 
@@ -139,9 +142,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         source,
         writer,
         journal: journal.clone(),
-        peer_loses_nothing: settings.ack == Ack::Sinks
-            && settings.wal_guard_bytes.is_none()
-            && sinks.iter().all(|sink| sink.required),
+        peer_loses_nothing: waits_for_all(settings, &sinks),
         reread: reread.clone(),
         confirmer,
         received,
@@ -155,10 +156,12 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         was_connected: false,
     };
     spawn(reading, settings, &stops.reading, |settings, stop| async move { intake.run(&settings, stop).await });
+    let seeing = primary.clone();
     let health = Health { primary, received: received_seen, guard, world: world.clone(), telemetry: telemetry.clone() };
     spawn(acting, settings, &stops.acting, |settings, stop| async move { health.run(&settings, stop).await });
     for sink in sinks {
         let deliver = Delivering {
+            sight: sink.wait_visible.then(|| Sight::new(seeing.clone())),
             sink,
             journal: journal.clone(),
             positions: positions.clone(),
@@ -177,6 +180,11 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         spawn(acting, settings, &stops.acting, |_, stop| execute.run(stop));
     }
     last_word
+}
+
+/// Nothing is confirmed that a sink still lacks, whichever.
+fn waits_for_all(settings: &Settings, sinks: &[SinkPart]) -> bool {
+    settings.ack == Ack::Sinks && settings.wal_guard_bytes.is_none() && sinks.iter().all(|sink| sink.required)
 }
 
 fn spawn<F>(

@@ -78,6 +78,9 @@ pub struct Telemetry {
     pub sweep_hits: Counter,
     /// Rows open in memory.
     pub open_rows: Gauge,
+    /// Of these, rows in a version that the log shows and no session may see yet: their commit waits, for a synchronous standby for
+    /// example (case P-18).
+    pub unseen_rows: Gauge,
     /// Requests in flight.
     pub calls_in_flight: Gauge,
     status: Mutex<Status>,
@@ -138,6 +141,7 @@ impl Telemetry {
         r.register("stale_checkpoints", "Checkpoints refused by the fence", self.stale_checkpoints.clone());
         r.register("sweep_hits", "Due rows found by the sweep and not by the log", self.sweep_hits.clone());
         r.register("open_rows", "Open work rows in memory", self.open_rows.clone());
+        r.register("unseen_rows", "Open work rows whose commit is in the log and waits", self.unseen_rows.clone());
         r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());
     }
 

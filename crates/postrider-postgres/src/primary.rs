@@ -3,6 +3,7 @@
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{BoxFuture, Primary, SlotHealth};
 use postrider_core::position::Lsn;
+use postrider_core::snapshot::Snapshot;
 use tokio_postgres::Row;
 
 use crate::client::{Parameters, Session};
@@ -46,6 +47,14 @@ impl PgPrimary {
         lsn(rows.first(), 0)
     }
 
+    async fn visible(&self) -> Result<Snapshot> {
+        let connection = self.session.connection().await?;
+        let rows = connection.query(&"SELECT pg_current_snapshot()::text".into(), &Parameters::new()).await?;
+        let text: Option<&str> = rows.first().and_then(|row| row.try_get(0).ok());
+        text.and_then(Snapshot::parse)
+            .ok_or_else(|| Error::new(ErrorKind::Protocol, "cannot read a snapshot of the server"))
+    }
+
     async fn health(&self) -> Result<SlotHealth> {
         let connection = self.session.connection().await?;
         // A lost slot has no restart position any more, and keeps nothing.
@@ -81,6 +90,10 @@ impl Primary for PgPrimary {
 
     fn slot(&self) -> BoxFuture<'_, Result<SlotHealth>> {
         Box::pin(self.health())
+    }
+
+    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot>> {
+        Box::pin(self.visible())
     }
 }
 

@@ -140,7 +140,12 @@ fn sink(sink: &Sink) -> Result<SinkPart> {
         Target::Ndjson(Some(path)) => Box::new(NdjsonSink::open(path).map_err(|error| of_sink(sink, error))?),
         Target::Ndjson(None) => Box::new(NdjsonSink::stdout()?),
     };
-    Ok(SinkPart { name: sink.name.as_str().into(), required: sink.required, sink: port })
+    Ok(SinkPart {
+        name: sink.name.as_str().into(),
+        required: sink.required,
+        wait_visible: sink.wait_visible,
+        sink: port,
+    })
 }
 
 fn of_sink(sink: &Sink, error: Error) -> Error {

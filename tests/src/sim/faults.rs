@@ -32,6 +32,7 @@ counted! {
         PositionsSave = "positions.save",
         PrimaryBeat = "primary.beat",
         PrimarySlot = "primary.slot",
+        PrimarySnapshot = "primary.snapshot",
         WorkClaim = "work.claim",
         WorkCheckpoint = "work.checkpoint",
         WorkRead = "work.read",

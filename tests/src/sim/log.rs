@@ -14,6 +14,7 @@ use postrider_core::ports::{
     BoxFuture, Confirmer, LogReader, LogSession, LogSource, Primary, SlotHealth, SourceIdentity,
 };
 use postrider_core::position::Lsn;
+use postrider_core::snapshot::Snapshot;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -324,6 +325,19 @@ impl Primary for FakeSource {
             };
             self.process.point(Point::PrimarySlot, Side::Completion).await;
             Ok(health)
+        })
+    }
+
+    fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot>> {
+        Box::pin(async move {
+            self.process.point(Point::PrimarySnapshot, Side::Dispatch).await;
+            self.process.sim.latency().await;
+            if self.database.is_down() {
+                return Err(disconnected());
+            }
+            let (_, snapshot) = self.database.read(Some(&[]));
+            self.process.point(Point::PrimarySnapshot, Side::Completion).await;
+            Ok(snapshot)
         })
     }
 }

@@ -249,7 +249,13 @@ impl Machine {
             primary: source,
             routing: Arc::new(routing()),
             work: Some(work),
-            sinks: vec![SinkPart { name: self.consumer.name.clone(), required: true, sink: Box::new(sink) }],
+            sinks: vec![SinkPart {
+                name: self.consumer.name.clone(),
+                required: true,
+                // One of the processes has a sink that reads back.
+                wait_visible: self.number == 1,
+                sink: Box::new(sink),
+            }],
             world: Arc::new(ProcessWorld(process.clone())),
             telemetry,
         }

@@ -137,7 +137,7 @@ impl Rows {
 
     /// Changes the phase of a row that is there.
     pub(crate) fn set(&mut self, key: &WorkKey, phase: Phase) {
-        let Some(mut row) = self.rows.remove(key) else { return };
+        let Some(mut row) = self.remove(key) else { return };
         row.phase = phase;
         self.put(key, row);
     }
@@ -199,5 +199,30 @@ impl Rows {
             self.put(&key, row);
         }
         settling
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While a row counts as unseen nothing of the log may be forgotten: one too many would hold it for ever.
+    #[test]
+    fn an_unseen_row_counts_once_through_all_its_phases() {
+        let (mut rows, key, stage) = (Rows::default(), WorkKey::new(["g", "q"]), StageName::new("PRICING"));
+        let at = Timestamp(1);
+        let unseen = |phase| Row { unseen: true, ..Row::new(Rank::settled(0), stage.clone(), 7, phase) };
+        rows.put(&key, unseen(Phase::Timed(at, Take::Free)));
+        for _ in 0..3 {
+            rows.fire(at);
+            assert!(rows.pop_due(&stage).is_some());
+            rows.set(&key, Phase::Reading(Doubt::Claim(Take::Free)));
+            assert_eq!(rows.unseen_count(), 1);
+            rows.set(&key, Phase::Timed(at, Take::Free));
+            rows.set(&key, Phase::Timed(at, Take::Free));
+            assert_eq!((rows.unseen_count(), rows.timers.len()), (1, 1));
+        }
+        rows.remove(&key);
+        assert_eq!((rows.unseen_count(), rows.timers.len()), (0, 0));
     }
 }

@@ -130,6 +130,7 @@ impl State {
 
     pub(crate) fn report(&self) {
         self.telemetry.open_rows.set(i64::try_from(self.rows.len()).unwrap_or(i64::MAX));
+        self.telemetry.unseen_rows.set(i64::try_from(self.rows.unseen_count()).unwrap_or(i64::MAX));
         self.telemetry.calls_in_flight.set(self.in_use.values().map(|used| i64::from(*used)).sum());
     }
 

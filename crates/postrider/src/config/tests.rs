@@ -103,6 +103,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         from = "outbox"
         url = "http://h/"
         required = true
+        wait_visible = false
         in_flight = 16
         timeout = "30s"
         [work]

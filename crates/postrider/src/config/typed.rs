@@ -268,6 +268,11 @@ typed_table! {
         /// The journal keeps what this sink lacks, and with `ack = "sinks"` the server does, too.
         /// Default: `true`.
         required: bool,
+        /// Events come once what they tell of is visible to every new session on the primary. For consumers that read the tables
+        /// back: a commit is in the log before it is visible, and much longer where it waits for a synchronous standby. Asks the
+        /// primary once for each batch.
+        /// Default: `false`.
+        wait_visible: bool,
         /// For `http`: requests in flight at once; events of one key always go one after the other.
         /// Default: `16`.
         in_flight: u32,

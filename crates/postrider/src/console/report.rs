@@ -44,6 +44,8 @@ pub(crate) struct WorkReport {
     pub(crate) ready: bool,
     pub(crate) open_rows: i64,
     pub(crate) calls_in_flight: i64,
+    /// Open rows whose commit is in the log and waits, so that nobody can claim them yet.
+    pub(crate) unseen_rows: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,6 +131,7 @@ impl Report {
                 ready: status.work_ready,
                 open_rows: telemetry.open_rows.get(),
                 calls_in_flight: telemetry.calls_in_flight.get(),
+                unseen_rows: telemetry.unseen_rows.get(),
             },
             consumers: consumers.collect(),
             stages: stages.collect(),
@@ -187,6 +190,13 @@ impl fmt::Display for Report {
             if self.guard_active { ", guard active" } else { "" }
         )?;
         writeln!(f, "work:       {} open rows, {} calls in flight", self.work.open_rows, self.work.calls_in_flight)?;
+        if self.work.unseen_rows > 0 {
+            writeln!(
+                f,
+                "            {} of them wait for the end of their commit: it is in the log, and the server keeps it back for a synchronous standby",
+                self.work.unseen_rows
+            )?;
+        }
         for (name, stage) in &self.stages {
             let StageReport { class, endpoint, last_at, last, cure, .. } = stage;
             writeln!(f, "stage {name} ({class}, {endpoint}): {stage}")?;

@@ -13,6 +13,8 @@ pub(crate) struct Sink {
     /// The name under which its position is kept.
     pub(crate) name: String,
     pub(crate) required: bool,
+    /// It gets events that can be read back.
+    pub(crate) wait_visible: bool,
     pub(crate) target: Target,
 }
 
@@ -81,6 +83,7 @@ impl Reader<'_> {
             self.word(from, "sink.from", &["outbox"], &["work", "tables"]);
         }
         let required = sink.required.as_ref().is_none_or(|required| required.value);
+        let wait_visible = sink.wait_visible.as_ref().is_some_and(|wait| wait.value);
         let kind = self.mandatory(sink.kind.clone(), place, "sink.kind");
         let target = match kind {
             Some(At { value, .. }) if value == "http" => {
@@ -93,7 +96,7 @@ impl Reader<'_> {
             }
             None => None,
         };
-        Some(Sink { name: name?, required, target: target? })
+        Some(Sink { name: name?, required, wait_visible, target: target? })
     }
 
     /// The name becomes a metric label and a file's content, so it is kept plain.

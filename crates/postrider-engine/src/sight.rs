@@ -1,0 +1,57 @@
+//! What: keeps events back until any session can see their transactions (case P-18).
+//! Where: between *batch* and *write*, for the sinks that read back what an event tells of.
+//! Takes and gives: transaction ids in commit order; how many from the front a new snapshot sees.
+//! Never: asks the server about a transaction that the last snapshot sees already.
+
+use postrider_core::error::Result;
+use postrider_core::ports::Primary;
+use postrider_core::snapshot::Snapshot;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The first pause between two looks at a commit that is kept back; doubled up to [`LOOK_PAUSE_MAX`].
+const LOOK_PAUSE_FIRST: Duration = Duration::from_millis(2);
+const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// What others were seen to see last.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    primary: Arc<dyn Primary>,
+    snapshot: Snapshot,
+    looks: u32,
+}
+
+impl Sight {
+    pub(crate) fn new(primary: Arc<dyn Primary>) -> Sight {
+        Sight { primary, snapshot: Snapshot::default(), looks: 0 }
+    }
+
+    /// How many of these transactions, from the front, are visible for sure. An id of 0 stands for one that always is.
+    pub(crate) fn seen(&mut self, xids: &[u32]) -> usize {
+        let seen = xids.iter().take_while(|xid| **xid == 0 || self.snapshot.sees(**xid)).count();
+        if seen > 0 {
+            self.looks = 0;
+        }
+        seen
+    }
+
+    /// Looks anew.
+    pub(crate) async fn look(&mut self) -> Result<()> {
+        self.snapshot = self.primary.snapshot().await?;
+        self.looks = self.looks.saturating_add(1);
+        Ok(())
+    }
+
+    /// How long to wait before the next look, after looks that did not help. The first comes at once.
+    pub(crate) fn pause(&self) -> Duration {
+        match self.looks {
+            0 => Duration::ZERO,
+            looks => LOOK_PAUSE_FIRST.saturating_mul(1 << looks.saturating_sub(1).min(10)).min(LOOK_PAUSE_MAX),
+        }
+    }
+
+    /// It takes longer than commits do when all is well.
+    pub(crate) fn is_kept_waiting(&self) -> bool {
+        self.pause() == LOOK_PAUSE_MAX
+    }
+}
