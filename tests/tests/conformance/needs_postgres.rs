@@ -110,6 +110,13 @@ cases!(
     t_17_bytea,
 );
 
+/// All versions at once: it is waited for longer than anything else here.
+#[tokio::test]
+async fn s_05_a_huge_transaction_that_is_read_slowly_costs_no_connection() {
+    let read = scenes::s_05_a_huge_transaction_that_is_read_slowly_costs_no_connection;
+    futures_util::future::join_all((14..=18).map(read)).await;
+}
+
 #[test]
 fn every_case_is_a_test() {
     let names: Vec<String> = Case::all().into_iter().map(|case| case.name).collect();

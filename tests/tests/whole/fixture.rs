@@ -5,12 +5,14 @@ mod endpoint;
 mod plan;
 mod rider;
 mod scene;
+mod versions;
 
-pub(super) use database::Database;
+pub(super) use database::{Database, lsn};
 pub(super) use endpoint::{Endpoint, Play, Request, free_port};
 pub(super) use plan::{outbox, sink_http, sink_ndjson, stage, work};
 pub(super) use rider::Rider;
 pub(super) use scene::Scene;
+pub(super) use versions::{on_every_version, on_versions};
 
 use std::fmt::Debug;
 use std::path::PathBuf;

@@ -2,7 +2,8 @@
 //! shutting down.
 
 use super::fixture::{
-    Database, Endpoint, Play, Rider, Scene, assert_within, outbox, sink_http, sink_ndjson, stage, wait_until, work,
+    Database, Endpoint, Play, Rider, Scene, assert_within, on_every_version, outbox, sink_http, sink_ndjson, stage,
+    wait_until, work,
 };
 use std::time::{Duration, Instant};
 use xtask::postgres::Builder;
@@ -41,51 +42,55 @@ fn wait_confirmed(scene: &Scene, what: &str, at_least: u64) {
 
 #[test]
 fn the_slot_moves_while_others_write_and_while_nobody_does() {
-    let scene = Scene::with(impatient);
-    let endpoint = Endpoint::alone(|_, _| Play::Answer);
-    let mut rider = scene.rider("rider", outbox() + &one_stage(&endpoint) + NO_HEARTBEAT);
-    rider.setup();
-    rider.start();
-    wait_until("the log is read", || scene.db.reader(SLOT).is_some());
-    let before = scene.db.confirmed(SLOT);
+    on_every_version(|version| {
+        let scene = Scene::of(version, impatient);
+        let endpoint = Endpoint::alone(|_, _| Play::Answer);
+        let mut rider = scene.rider("rider", outbox() + &one_stage(&endpoint) + NO_HEARTBEAT);
+        rider.setup();
+        rider.start();
+        wait_until("the log is read", || scene.db.reader(SLOT).is_some());
+        let before = scene.db.confirmed(SLOT);
 
-    scene.db.run("CREATE TABLE noise AS SELECT 0 AS n");
-    for _ in 0..20 {
-        scene.db.run("INSERT INTO noise SELECT generate_series(1, 1000)");
-    }
-    let noise_end = scene.db.log_end();
-    assert!(noise_end > before + 1_000_000, "others wrote a megabyte");
-    wait_confirmed(&scene, "the slot passes what others wrote", noise_end);
+        scene.db.run("CREATE TABLE noise AS SELECT 0 AS n");
+        for _ in 0..20 {
+            scene.db.run("INSERT INTO noise SELECT generate_series(1, 1000)");
+        }
+        let noise_end = scene.db.log_end();
+        assert!(noise_end > before + 1_000_000, "others wrote a megabyte");
+        wait_confirmed(&scene, "the slot passes what others wrote", noise_end);
 
-    // No transaction at all, and the log is somewhere else.
-    scene.db.run("SELECT pg_switch_wal()");
-    let switched = scene.db.log_end();
-    assert!(switched > noise_end);
-    wait_confirmed(&scene, "the slot passes a switch of the log's file", switched);
-    rider.still_runs();
+        // No transaction at all, and the log is somewhere else.
+        scene.db.run("SELECT pg_switch_wal()");
+        let switched = scene.db.log_end();
+        assert!(switched > noise_end);
+        wait_confirmed(&scene, "the slot passes a switch of the log's file", switched);
+        rider.still_runs();
+    });
 }
 
 #[test]
 fn with_ack_sinks_a_blocked_sink_holds_the_slot_and_nothing_else() {
-    let scene = Scene::with(impatient);
-    let (blocked, stages) = (Endpoint::alone(|_, _| Play::Hold), Endpoint::alone(|_, _| Play::Answer));
-    let mut rider = with_blocked_sink(&scene, &blocked, &stages);
-    rider.plan.top = "ack = \"sinks\"".to_owned();
-    rider.setup();
-    rider.start_ready();
-    wait_confirmed(&scene, "everything before the event is confirmed", scene.db.log_end());
-    scene.db.submit(0..1);
-    let event_end = scene.db.log_end();
-    wait_until("the sink is blocked", || blocked.held() == 1);
-    let reader = scene.db.reader(SLOT);
-    assert_others_go_on(&scene, reader);
-    assert!(scene.db.confirmed(SLOT) < event_end, "nothing is confirmed past a sink that has not taken it");
-    assert_eq!(blocked.requests().len(), 1);
+    on_every_version(|version| {
+        let scene = Scene::of(version, impatient);
+        let (blocked, stages) = (Endpoint::alone(|_, _| Play::Hold), Endpoint::alone(|_, _| Play::Answer));
+        let mut rider = with_blocked_sink(&scene, &blocked, &stages);
+        rider.plan.top = "ack = \"sinks\"".to_owned();
+        rider.setup();
+        rider.start_ready();
+        wait_confirmed(&scene, "everything before the event is confirmed", scene.db.log_end());
+        scene.db.submit(0..1);
+        let event_end = scene.db.log_end();
+        wait_until("the sink is blocked", || blocked.held() == 1);
+        let reader = scene.db.reader(SLOT);
+        assert_others_go_on(&scene, reader);
+        assert!(scene.db.confirmed(SLOT) < event_end, "nothing is confirmed past a sink that has not taken it");
+        assert_eq!(blocked.requests().len(), 1);
 
-    blocked.release();
-    wait_confirmed(&scene, "the slot goes on with the sink", scene.db.log_end());
-    assert_eq!(blocked.requests().len(), 21, "nothing was sent twice");
-    rider.still_runs();
+        blocked.release();
+        wait_confirmed(&scene, "the slot goes on with the sink", scene.db.log_end());
+        assert_eq!(blocked.requests().len(), 21, "nothing was sent twice");
+        rider.still_runs();
+    });
 }
 
 #[test]
@@ -128,44 +133,48 @@ fn assert_others_go_on(scene: &Scene, reader: Option<i64>) {
 
 #[test]
 fn a_fast_shutdown_is_not_held_up_and_all_goes_on_when_the_server_is_back() {
-    let mut scene = Scene::start();
-    let endpoint = Endpoint::alone(|_, _| Play::Answer);
-    let mut rider = scene.rider("rider", outbox() + &one_stage(&endpoint));
-    rider.setup();
-    rider.start_ready();
-    scene.db.submit(0..10);
-    wait_until("all is done", || scene.open_rows() == 0);
-    let took = scene.cluster.stop_fast().unwrap();
-    assert_within("a fast shutdown", took, SHUTDOWN_MAX);
+    on_every_version(|version| {
+        let mut scene = Scene::of(version, |builder| builder);
+        let endpoint = Endpoint::alone(|_, _| Play::Answer);
+        let mut rider = scene.rider("rider", outbox() + &one_stage(&endpoint));
+        rider.setup();
+        rider.start_ready();
+        scene.db.submit(0..10);
+        wait_until("all is done", || scene.open_rows() == 0);
+        let took = scene.cluster.stop_fast().unwrap();
+        assert_within("a fast shutdown", took, SHUTDOWN_MAX);
 
-    scene.cluster.start().unwrap();
-    scene.db = Database::connect(&scene.url());
-    scene.db.submit(10..20);
-    wait_until("work goes on", || scene.open_rows() == 0);
-    assert_eq!(endpoint.requests().len(), 20);
-    rider.still_runs();
+        scene.cluster.start().unwrap();
+        scene.db = Database::connect(&scene.url());
+        scene.db.submit(10..20);
+        wait_until("work goes on", || scene.open_rows() == 0);
+        assert_eq!(endpoint.requests().len(), 20);
+        rider.still_runs();
+    });
 }
 
 #[test]
 fn a_fast_shutdown_is_not_held_up_by_a_blocked_sink_and_nothing_is_confirmed_for_it() {
-    let mut scene = Scene::start();
-    let (blocked, stages) = (Endpoint::alone(|_, _| Play::Hold), Endpoint::alone(|_, _| Play::Answer));
-    let mut rider = with_blocked_sink(&scene, &blocked, &stages);
-    rider.setup();
-    rider.start_ready();
-    scene.db.submit(0..5);
-    let submitted = scene.db.log_end();
-    wait_until("the sink is blocked", || blocked.held() > 0);
-    wait_until("the rest is done", || scene.open_rows() == 0 && lines(&scene) == 5);
-    let took = scene.cluster.stop_fast().unwrap();
-    assert_within("a fast shutdown", took, SHUTDOWN_MAX);
+    on_every_version(|version| {
+        let mut scene = Scene::of(version, |builder| builder);
+        let (blocked, stages) = (Endpoint::alone(|_, _| Play::Hold), Endpoint::alone(|_, _| Play::Answer));
+        let mut rider = with_blocked_sink(&scene, &blocked, &stages);
+        rider.setup();
+        rider.start_ready();
+        scene.db.submit(0..5);
+        let submitted = scene.db.log_end();
+        wait_until("the sink is blocked", || blocked.held() > 0);
+        wait_until("the rest is done", || scene.open_rows() == 0 && lines(&scene) == 5);
+        let took = scene.cluster.stop_fast().unwrap();
+        assert_within("a fast shutdown", took, SHUTDOWN_MAX);
 
-    scene.cluster.start().unwrap();
-    scene.db = Database::connect(&scene.url());
-    assert!(scene.db.confirmed(SLOT) < submitted, "nothing was confirmed for the server's convenience");
-    blocked.release();
-    wait_confirmed(&scene, "the slot goes on with the sink", submitted);
-    assert_eq!(blocked.requests().len(), 5, "nothing was sent twice");
-    assert_eq!(lines(&scene), 5);
-    rider.still_runs();
+        scene.cluster.start().unwrap();
+        scene.db = Database::connect(&scene.url());
+        assert!(scene.db.confirmed(SLOT) < submitted, "nothing was confirmed for the server's convenience");
+        blocked.release();
+        wait_confirmed(&scene, "the slot goes on with the sink", submitted);
+        assert_eq!(blocked.requests().len(), 5, "nothing was sent twice");
+        assert_eq!(lines(&scene), 5);
+        rider.still_runs();
+    });
 }

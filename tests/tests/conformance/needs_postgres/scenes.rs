@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use postrider_core::error::ErrorKind;
 use postrider_core::frame::Frame;
@@ -111,6 +111,30 @@ pub(super) async fn p_14_the_slot_moves_over_what_is_not_for_us_and_over_nothing
     drop(session);
     wait_until_free(&scene).await;
     assert_eq!(lsn(&scene, &confirmed).await, before, "it was not settled");
+}
+
+/// While a transaction is read more slowly than the server's time-out allows for any silence, the server hears from us.
+pub(super) async fn s_05_a_huge_transaction_that_is_read_slowly_costs_no_connection(version: u32) {
+    const MESSAGES: usize = 300;
+    const TIME_OUT: Duration = Duration::from_secs(1);
+    let scene = Scene::new(version, "CREATE PUBLICATION p FOR TABLE public.t").await;
+    scene.run(&format!("ALTER DATABASE {} SET wal_sender_timeout = '{}ms'", scene.name, TIME_OUT.as_millis())).await;
+    let mut session = scene.source().open(Lsn::ZERO).await.unwrap();
+    // More than the socket's buffers take, so that the server is in the middle of it all the time.
+    let huge =
+        format!("SELECT pg_logical_emit_message(true, 'p', repeat('x', 100000)) FROM generate_series(1, {MESSAGES})");
+    scene.run(&huge).await;
+    let (mut read, began) = (0, Instant::now());
+    while read < MESSAGES {
+        for frame in timeout(PATIENCE, session.reader.read()).await.expect("nothing comes").unwrap().frames() {
+            read += usize::from(matches!(frame.unwrap(), Frame::XLogData { payload, .. } if payload[0] == b'M'));
+        }
+        if began.elapsed() < 3 * TIME_OUT {
+            // The pace of a reader that is busy with what it has.
+            tokio::time::sleep(TIME_OUT / 10).await;
+        }
+    }
+    assert!(began.elapsed() > 2 * TIME_OUT, "it was read in {:?}", began.elapsed());
 }
 
 async fn lsn(scene: &Scene, sql: &str) -> Lsn {
