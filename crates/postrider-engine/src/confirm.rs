@@ -22,9 +22,15 @@ use tokio::sync::watch;
 /// So long without anything new, and what there is is synced, so that it can be confirmed.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// A stream that is never quiet is synced once in so many times [`QUIET`], a second: each fsync stands in the way of the server's own,
-/// and with them of commits that somebody waits for, while the server forgets its log no sooner for being told more often.
-const LOOKS_MAX: u32 = 10;
+/// The same behind a burst: who catches up with a backlog leaves much unsynced, and the server keeps its log for it.
+const QUIET_AFTER_BURST: Duration = Duration::from_millis(25);
+
+/// So many bytes of the server's log since the last sync are a burst.
+const BURST_BYTES: u64 = 4 << 20;
+
+/// A stream that is never quiet is synced once in this time: each fsync stands in the way of the server's own, and with them of commits
+/// that somebody waits for, while the server forgets its log no sooner for being told more often.
+const BUSY: Duration = Duration::from_secs(1);
 
 /// What the last step works with.
 #[derive(Debug)]
@@ -83,14 +89,16 @@ impl Confirming {
     fn sync(&self, durable: Lsn) -> BoxFuture<'static, Result<Lsn>> {
         let (world, journal) = (self.world.clone(), self.journal.clone());
         Box::pin(async move {
-            let mut seen = durable;
-            for _ in 0..LOOKS_MAX {
-                world.sleep(QUIET).await;
+            let (mut seen, mut waited) = (durable, Duration::ZERO);
+            while waited < BUSY {
+                let look = quiet_behind(durable, seen);
+                world.sleep(look).await;
                 let appended = journal.appended();
                 if appended == seen {
                     break;
                 }
                 seen = appended;
+                waited += look;
             }
             journal.durable_past(durable).await
         })
@@ -180,5 +188,23 @@ impl Confirming {
         self.confirm(frontier, settings.ack, durable);
         self.save(saved, &mut Pause::new(&settings.limits), settings).await?;
         Ok(())
+    }
+}
+
+/// How long nothing new may come after `seen` until what is not `durable` is synced.
+fn quiet_behind(durable: Lsn, seen: Lsn) -> Duration {
+    if seen.0.saturating_sub(durable.0) < BURST_BYTES { QUIET } else { QUIET_AFTER_BURST }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_burst_is_synced_sooner_than_that_of_a_trickle() {
+        let durable = Lsn(1 << 30);
+        assert_eq!(quiet_behind(durable, durable), QUIET);
+        assert_eq!(quiet_behind(durable, Lsn(durable.0 + BURST_BYTES - 1)), QUIET);
+        assert_eq!(quiet_behind(durable, Lsn(durable.0 + BURST_BYTES)), QUIET_AFTER_BURST);
     }
 }

@@ -132,7 +132,9 @@ impl Confirmer for StreamConfirmer {
     fn confirm(&self, lsn: Lsn, now: bool) {
         let before = self.feedback.confirmed.fetch_max(lsn.0, Ordering::AcqRel);
         if lsn.0 > before || now {
-            self.feedback.rise(now);
+            // What covers all that was received is said at once: an idle slot stands at its end.
+            let complete = lsn.0 >= self.feedback.received.load(Ordering::Acquire);
+            self.feedback.rise(now || complete);
         }
     }
 
@@ -297,6 +299,15 @@ mod tests {
             confirmer.received(Lsn(receive));
             assert_eq!(confirmer.feedback.flushed(), Lsn(wanted), "after {confirm}, {receive}");
         }
+    }
+
+    #[test]
+    fn a_confirm_of_all_that_was_received_waits_for_no_gap() {
+        let confirmer = confirmer(10);
+        confirmer.confirm(Lsn(9), false);
+        assert!(!confirmer.feedback.urgent.load(Ordering::Acquire));
+        confirmer.confirm(Lsn(10), false);
+        assert!(confirmer.feedback.urgent.load(Ordering::Acquire));
     }
 
     #[test]

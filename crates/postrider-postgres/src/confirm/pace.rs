@@ -23,7 +23,7 @@ const STORM_GRACE: Duration = Duration::from_secs(2);
 pub(super) struct Wants {
     /// The position is higher than the one said last.
     pub(super) risen: bool,
-    /// So it is, and the server waits for it.
+    /// So it is, and it must not wait for the gap.
     pub(super) urgent: bool,
     /// The server asked for an answer.
     pub(super) owed: bool,
