@@ -186,7 +186,7 @@ impl Incoming {
 
     /// Waits for more bytes. Cancelling loses nothing: what is read is in the buffer.
     async fn fill(&mut self, missing: usize) -> Result<()> {
-        self.make_room(missing);
+        let room = self.make_room(missing);
         self.low_water.note_behind(self.lateness.behind());
         let outcome = match self.low_water.wait(Instant::now()) {
             Wait::Forever => self.half.read_buf(&mut self.received).await,
@@ -211,21 +211,21 @@ impl Incoming {
                 .with_hint("The server's log says why, if it was not a crash or the network."));
         }
         if self.mark.is_some() {
-            let change = self.low_water.note_read(Instant::now(), count);
+            let change = self.low_water.note_read(Instant::now(), count, room);
             self.set_mark(change);
         }
         Ok(())
     }
 
-    /// A long message grows the buffer by doubling, so that a length alone allocates nothing.
-    fn make_room(&mut self, missing: usize) {
-        let room = self.received.capacity().saturating_sub(self.received.len());
-        if room >= READ_BYTES {
-            return;
+    /// Returns the room for the next read. A long message grows the buffer by doubling, so that a length alone allocates nothing.
+    fn make_room(&mut self, missing: usize) -> usize {
+        let room = |received: &BytesMut| received.capacity().saturating_sub(received.len());
+        if room(&self.received) < READ_BYTES {
+            let growth = missing.clamp(GROWTH_BYTES, self.received.len().max(GROWTH_BYTES));
+            self.received.reserve(growth);
+            self.oversized |= self.received.capacity() > KEPT_BYTES_MAX;
         }
-        let growth = missing.clamp(GROWTH_BYTES, self.received.len().max(GROWTH_BYTES));
-        self.received.reserve(growth);
-        self.oversized |= self.received.capacity() > KEPT_BYTES_MAX;
+        room(&self.received)
     }
 
     /// Sets the mark where it changes; lowered, the kernel reports what is queued already. Without marks the stream is read

@@ -15,8 +15,10 @@
 
 use std::time::{Duration, Instant};
 
-/// So many reads within the window mean a busy stream.
+/// So many reads within the window mean a busy stream, and so do so many bytes: a reader that is short of processor time is woken less
+/// often. They fill the raised mark within the patience.
 const BUSY_READS: u32 = 32;
+const BUSY_WINDOW_BYTES: usize = 128 * 1024;
 const BUSY_WINDOW: Duration = Duration::from_millis(4);
 /// So long without a read means a quiet one.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -33,7 +35,7 @@ pub(crate) const WINDOW_BYTES: i32 = 64 * 1024;
 const BEHIND: Duration = Duration::from_millis(100);
 /// At 4 ms the window is not full for long, at 16 the send buffer sometimes is.
 const NAP: Duration = Duration::from_millis(12);
-/// A read that brings less has taken the last of what had piled up.
+/// A read that brings less, and had room for more, has taken the last of what had piled up.
 const LAST_READ_BYTES: usize = 32 * 1024;
 /// A nap that brings less has saved nothing.
 const WORTHWHILE_BYTES: usize = 64 * 1024;
@@ -45,6 +47,7 @@ pub(super) struct LowWater {
     naps: bool,
     pace: Pace,
     reads: u32,
+    window_bytes: usize,
     window_began: Option<Instant>,
     /// The mark was lowered at this time, and nothing has come since.
     lowered_at: Option<Instant>,
@@ -59,8 +62,8 @@ enum Pace {
     Prompt,
     /// Woken for [`RAISED_BYTES`].
     Raised,
-    /// Reading what has piled up, so much so far.
-    Taking { bytes: usize },
+    /// Reading what has piled up, so much so far; of these, so many by a read that had no room for more.
+    Taking { bytes: usize, cut: usize },
     /// Not reading before this.
     Napping { until: Instant },
 }
@@ -85,8 +88,8 @@ impl LowWater {
         self.behind = behind;
     }
 
-    /// Counts a read that brought bytes. Returns the mark to set, if it changes.
-    pub(super) fn note_read(&mut self, now: Instant, bytes: usize) -> Option<i32> {
+    /// Counts a read that brought bytes into so much room. Returns the mark to set, if it changes.
+    pub(super) fn note_read(&mut self, now: Instant, bytes: usize, room: usize) -> Option<i32> {
         match self.pace {
             Pace::Prompt => {
                 if !self.is_busy(now, bytes) {
@@ -102,10 +105,12 @@ impl LowWater {
                 self.pace = Pace::Napping { until: now + NAP };
                 Some(WINDOW_BYTES)
             }
-            Pace::Taking { bytes: before } => {
+            Pace::Taking { bytes: before, cut } => {
                 let taken = before.saturating_add(bytes);
-                self.pace = if bytes >= LAST_READ_BYTES || taken < WORTHWHILE_BYTES {
-                    Pace::Taking { bytes: taken }
+                // The window was full for both reads together where the first of them had no room for all of it.
+                let is_last = bytes < room && cut.saturating_add(bytes) < LAST_READ_BYTES;
+                self.pace = if !is_last || taken < WORTHWHILE_BYTES {
+                    Pace::Taking { bytes: taken, cut: if bytes < room { 0 } else { bytes } }
                 } else if self.behind >= BEHIND {
                     Pace::Napping { until: now + NAP }
                 } else {
@@ -121,7 +126,7 @@ impl LowWater {
     /// Nothing came for as long as it was waited. Returns the mark to set, if it changes.
     pub(super) fn note_silence(&mut self, now: Instant) -> Option<i32> {
         match self.pace {
-            Pace::Taking { bytes } if bytes >= WORTHWHILE_BYTES && self.behind >= BEHIND => {
+            Pace::Taking { bytes, .. } if bytes >= WORTHWHILE_BYTES && self.behind >= BEHIND => {
                 self.pace = Pace::Napping { until: now + NAP };
                 None
             }
@@ -143,7 +148,7 @@ impl LowWater {
             Pace::Prompt => Wait::Forever,
             Pace::Raised | Pace::Taking { .. } => Wait::AtMost(PATIENCE),
             Pace::Napping { until } if until <= now => {
-                self.pace = Pace::Taking { bytes: 0 };
+                self.pace = Pace::Taking { bytes: 0, cut: 0 };
                 Wait::AtMost(PATIENCE)
             }
             Pace::Napping { until } => Wait::Nap(until),
@@ -159,11 +164,12 @@ impl LowWater {
         let began = *self.window_began.get_or_insert(now);
         if now.saturating_duration_since(began) > BUSY_WINDOW {
             self.window_began = Some(now);
-            self.reads = 1;
+            (self.reads, self.window_bytes) = (1, bytes);
             return false;
         }
         self.reads = self.reads.saturating_add(1);
-        self.reads >= BUSY_READS
+        self.window_bytes = self.window_bytes.saturating_add(bytes);
+        self.reads >= BUSY_READS || self.window_bytes >= BUSY_WINDOW_BYTES
     }
 }
 
@@ -178,9 +184,10 @@ mod tests {
     use super::*;
 
     const LITTLE: usize = 100;
+    const ROOM: usize = 256 * 1024;
 
     fn reads(low_water: &mut LowWater, from: Instant, count: u32, gap: Duration) -> Vec<Option<i32>> {
-        (0..count).map(|turn| low_water.note_read(from + gap * turn, LITTLE)).collect()
+        (0..count).map(|turn| low_water.note_read(from + gap * turn, LITTLE, ROOM)).collect()
     }
 
     /// A stream that is busy at `at`, and so far behind.
@@ -200,6 +207,17 @@ mod tests {
             changes.iter().enumerate().filter_map(|(at, change)| change.map(|bytes| (at, bytes))).collect();
         assert_eq!(raised, [(31, RAISED_BYTES)]);
         assert_eq!(low_water.wait(Instant::now()), Wait::AtMost(PATIENCE));
+    }
+
+    #[test]
+    fn much_within_four_milliseconds_raises_the_mark_in_however_few_reads() {
+        let start = Instant::now();
+        for (gap, wanted) in [(Duration::from_millis(1), Some(RAISED_BYTES)), (Duration::from_millis(2), None)] {
+            let mut low_water = LowWater::default();
+            let read = |turn: u32| low_water.note_read(start + gap * turn, BUSY_WINDOW_BYTES / 4, ROOM);
+            let changes: Vec<_> = (0..4).map(read).collect();
+            assert_eq!(changes, [None, None, None, wanted], "{gap:?}");
+        }
     }
 
     #[test]
@@ -233,10 +251,10 @@ mod tests {
         ] {
             let mut low_water = busy(false, Duration::ZERO, start);
             low_water.note_silence(start);
-            assert_eq!(low_water.note_read(start + after, bytes), wanted, "{bytes} {after:?}");
+            assert_eq!(low_water.note_read(start + after, bytes, ROOM), wanted, "{bytes} {after:?}");
             // Only the first read behind the silence says so.
             if wanted.is_none() {
-                assert_eq!(low_water.note_read(start + after, BUSY_BYTES), None, "{bytes} {after:?}");
+                assert_eq!(low_water.note_read(start + after, BUSY_BYTES, ROOM), None, "{bytes} {after:?}");
             }
         }
     }
@@ -250,12 +268,12 @@ mod tests {
             (false, BEHIND, Wait::AtMost(PATIENCE)),
         ] {
             let mut low_water = busy(naps, behind, start);
-            low_water.note_read(start, LITTLE);
+            low_water.note_read(start, LITTLE, ROOM);
             assert_eq!(low_water.wait(start), wanted, "{naps} {behind:?}");
         }
         let mut quiet = LowWater::new(true);
         quiet.note_behind(BEHIND);
-        quiet.note_read(start, LITTLE);
+        quiet.note_read(start, LITTLE, ROOM);
         assert_eq!(quiet.wait(start), Wait::Forever);
     }
 
@@ -263,18 +281,29 @@ mod tests {
     fn a_nap_that_brought_much_is_followed_by_another_once_all_is_taken() {
         let start = Instant::now();
         let mut low_water = busy(true, BEHIND, start);
-        assert_eq!(low_water.note_read(start, LITTLE), Some(WINDOW_BYTES));
+        assert_eq!(low_water.note_read(start, LITTLE, ROOM), Some(WINDOW_BYTES));
         let woken = start + NAP;
         assert_eq!(low_water.wait(woken), Wait::AtMost(PATIENCE));
-        assert_eq!(low_water.note_read(woken, LAST_READ_BYTES), None);
-        assert_eq!(low_water.note_read(woken, LAST_READ_BYTES), None);
+        assert_eq!(low_water.note_read(woken, LAST_READ_BYTES, ROOM), None);
+        assert_eq!(low_water.note_read(woken, LAST_READ_BYTES, ROOM), None);
         assert_eq!(low_water.wait(woken), Wait::AtMost(PATIENCE), "there may be more");
-        assert_eq!(low_water.note_read(woken, LAST_READ_BYTES - 1), None);
+        assert_eq!(low_water.note_read(woken, LAST_READ_BYTES - 1, ROOM), None);
+        assert_eq!(low_water.wait(woken), Wait::Nap(woken + NAP), "that was the last of it");
+        // What only filled the room that was left is not the last of it, nor is what that left over.
+        let woken = woken + NAP;
+        assert_eq!(low_water.wait(woken), Wait::AtMost(PATIENCE));
+        for (bytes, room) in
+            [(WORTHWHILE_BYTES, ROOM), (LITTLE, LITTLE), (LAST_READ_BYTES, LAST_READ_BYTES), (LITTLE, ROOM)]
+        {
+            assert_eq!(low_water.note_read(woken, bytes, room), None);
+            assert_eq!(low_water.wait(woken), Wait::AtMost(PATIENCE), "there may be more");
+        }
+        assert_eq!(low_water.note_read(woken, LITTLE, ROOM), None);
         assert_eq!(low_water.wait(woken), Wait::Nap(woken + NAP), "that was the last of it");
         // The last of it may also fill the read, so that only silence tells.
         let woken = woken + NAP;
         assert_eq!(low_water.wait(woken), Wait::AtMost(PATIENCE));
-        low_water.note_read(woken, WORTHWHILE_BYTES);
+        low_water.note_read(woken, WORTHWHILE_BYTES, ROOM);
         assert_eq!(low_water.note_silence(woken), None);
         assert_eq!(low_water.wait(woken), Wait::Nap(woken + NAP));
     }
@@ -283,17 +312,17 @@ mod tests {
     fn a_nap_that_brought_little_is_the_last_and_so_is_one_that_caught_up() {
         let start = Instant::now();
         let mut low_water = busy(true, BEHIND, start);
-        low_water.note_read(start, LITTLE);
+        low_water.note_read(start, LITTLE, ROOM);
         assert_eq!(low_water.wait(start + NAP), Wait::AtMost(PATIENCE));
         assert_eq!(low_water.note_silence(start + NAP), Some(LOWERED_BYTES));
         assert_eq!(low_water.wait(start + NAP), Wait::Forever);
 
         let mut low_water = busy(true, BEHIND, start);
-        low_water.note_read(start, LITTLE);
+        low_water.note_read(start, LITTLE, ROOM);
         low_water.wait(start + NAP);
-        low_water.note_read(start + NAP, WORTHWHILE_BYTES);
+        low_water.note_read(start + NAP, WORTHWHILE_BYTES, ROOM);
         low_water.note_behind(Duration::ZERO);
-        assert_eq!(low_water.note_read(start + NAP, LITTLE), Some(RAISED_BYTES));
+        assert_eq!(low_water.note_read(start + NAP, LITTLE, ROOM), Some(RAISED_BYTES));
         assert_eq!(low_water.wait(start + NAP), Wait::AtMost(PATIENCE));
     }
 
@@ -301,7 +330,7 @@ mod tests {
     fn whoever_leaves_in_the_middle_of_a_nap_leaves_the_mark_low() {
         let start = Instant::now();
         let mut low_water = busy(true, BEHIND, start);
-        low_water.note_read(start, LITTLE);
+        low_water.note_read(start, LITTLE, ROOM);
         assert_eq!(low_water.lower(start), Some(LOWERED_BYTES));
         assert_eq!(low_water.wait(start), Wait::Forever);
     }
