@@ -12,6 +12,7 @@ use postrider_core::ports::{BoxFuture, Follower, SchemaBlock};
 use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::transaction::{PART_BYTES_MAX, PartHead, PartKind, TransactionBatch};
 use std::cmp::Ordering;
+use std::mem;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -34,6 +35,8 @@ pub(crate) struct Cursor {
     next_schema: Option<Passed>,
     /// The schema of the last batch, until it is asked for.
     schema: Option<SchemaBlock>,
+    /// The last batch was there already when it was asked for.
+    hurried: bool,
 }
 
 impl Cursor {
@@ -58,6 +61,7 @@ impl Cursor {
             frames: opened.frames,
             next_schema: Some(Passed::new(opened.schema)),
             schema: None,
+            hurried: false,
         })
     }
 
@@ -129,17 +133,25 @@ impl Follower for Cursor {
     fn next<'a>(&'a mut self, batch: &'a mut TransactionBatch) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             batch.clear();
+            // A long way must not keep others from the runtime's thread, whether the caller waits for anything between or not.
+            if mem::take(&mut self.hurried) {
+                tokio::task::yield_now().await;
+            }
+            let mut waited = false;
             while batch.is_empty() {
                 if self.read(batch)? {
-                    // Passing over a long way must not keep others from the runtime's thread.
                     if batch.is_empty() {
                         tokio::task::yield_now().await;
                     }
-                } else if self.end.changed().await.is_err() {
+                    continue;
+                }
+                waited = true;
+                if self.end.changed().await.is_err() {
                     // The sender is in the log, which the cursor holds.
                     return Ok(());
                 }
             }
+            self.hurried = !waited;
             Ok(())
         })
     }

@@ -10,6 +10,7 @@ use postrider_core::ports::{Follower, JournalWriter, SchemaBlock, SourceIdentity
 use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::{PART_BYTES_MAX, PartHead, PartKind, TransactionBatch, push_message};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -197,6 +198,34 @@ fn one_fsync_serves_all_who_wait_and_none_happens_while_nobody_does() {
         assert_eq!((one.unwrap(), other.unwrap()), (Lsn(1_005), Lsn(1_005)));
     });
     assert_eq!(disk.syncs()[&SyncPoint::SegmentData], 1);
+}
+
+#[test]
+fn a_follower_of_history_lets_others_have_a_turn_between_two_batches() {
+    let mut opened = open_fake(&FakeDisk::new(), &Settings::default());
+    let block = message(&vec![7; PART_BYTES_MAX]);
+    for n in 1..=10 {
+        append(opened.writer.as_mut(), &[(transaction(n * 10, n * 10 + 5, 1), block.clone())]);
+    }
+    let mut follower = opened.journal.follow(Position::START).unwrap();
+    let (over, turns) = (Cell::new(false), Cell::new(0));
+    block_on(async {
+        let reading = async {
+            let mut batch = TransactionBatch::new();
+            for _ in 1..=10 {
+                follower.next(&mut batch).await.unwrap();
+            }
+            over.set(true);
+        };
+        let other = async {
+            while !over.get() {
+                turns.set(turns.get() + 1);
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::join!(reading, other);
+    });
+    assert!(turns.get() >= 9, "{} turns", turns.get());
 }
 
 #[test]
