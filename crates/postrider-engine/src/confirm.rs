@@ -89,7 +89,7 @@ impl Confirming {
     fn sync(&self, durable: Lsn) -> BoxFuture<'static, Result<Lsn>> {
         let (world, journal) = (self.world.clone(), self.journal.clone());
         Box::pin(async move {
-            let (mut seen, mut waited) = (durable, Duration::ZERO);
+            let (mut seen, mut waited) = (journal.appended(), Duration::ZERO);
             while waited < BUSY {
                 let look = quiet_behind(durable, seen);
                 world.sleep(look).await;

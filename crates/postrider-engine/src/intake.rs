@@ -224,7 +224,10 @@ impl Intake {
         while self.assembler.is_copying() && !stop.is_requested() {
             self.assembler.copy(batch)?;
             self.append(batch)?;
-            tokio::task::yield_now().await;
+            // Behind the last part there is more to take in at once: what stands there can become durable with it.
+            if self.assembler.is_copying() {
+                tokio::task::yield_now().await;
+            }
         }
         Ok(())
     }

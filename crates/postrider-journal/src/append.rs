@@ -21,6 +21,10 @@ use std::sync::Arc;
 /// The buffer keeps this much between two appends.
 const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
 
+/// Of a transaction that is not complete so much is brought on its way to the disk at a time: what is left to do once somebody waits for it
+/// is no more than that, however large it is.
+const EARLY_BYTES: u64 = 32 * 1024 * 1024;
+
 /// The one writer.
 #[derive(Debug)]
 pub(crate) struct Appender {
@@ -32,6 +36,8 @@ pub(crate) struct Appender {
     tail: Tail,
     /// Where the last complete transaction or mark ends.
     complete: Complete,
+    /// What stands before this in the open transaction is on its way to the disk.
+    early: u64,
     buffer: Vec<u8>,
 }
 
@@ -48,7 +54,7 @@ impl Appender {
         let complete = Complete { end: tail.end, chain: tail.chain, order: tail.order };
         let log = Arc::clone(sync.log());
         let segment_bytes = settings.segment_bytes;
-        Appender { log, sync, identity, segment_bytes, tail, complete, buffer: Vec::new() }
+        Appender { log, sync, identity, segment_bytes, tail, complete, early: 0, buffer: Vec::new() }
     }
 
     /// Fills the buffer with the frames of all parts and returns the end after the last complete one, if there is any. A batch
@@ -72,6 +78,14 @@ impl Appender {
         Ok(complete)
     }
 
+    fn sync_early(&mut self) {
+        let from = self.early.max(self.complete.end.offset);
+        if self.tail.end.offset.saturating_sub(from) >= EARLY_BYTES {
+            self.early = self.tail.end.offset;
+            self.sync.sync_early();
+        }
+    }
+
     /// Starts the next segment, at the end of the last or behind it. Its content counts as durable only once the old one is.
     fn rotate(&mut self, begins: Lsn, schema: &SchemaBlock) -> Result<()> {
         let Complete { end, chain, order } = self.complete;
@@ -81,6 +95,7 @@ impl Appender {
         let (identity, commit) = (self.identity.clone(), order.commit);
         let header = SegmentHeader { identity, name, chain, commit, commit_generation: generation, cut: Lsn::ZERO };
         self.tail = create_segment(self.log.disk.as_ref(), &header, schema)?;
+        self.early = 0;
         self.complete = Complete { end: self.tail.end, chain: self.tail.chain, order: self.tail.order };
         {
             let mut segments = self.log.segments();
@@ -112,6 +127,9 @@ impl JournalWriter for Appender {
             self.log.end.send_replace(complete.end);
             self.sync.appended();
         }
+        if !self.tail.order.is_complete() {
+            self.sync_early();
+        }
         if self.tail.order.is_complete() && self.tail.end.offset >= self.segment_bytes {
             self.rotate(self.complete.end.lsn, schema).map_err(|error| self.log.fail(error))?;
         }
@@ -130,6 +148,7 @@ impl JournalWriter for Appender {
             .truncate(end.offset)
             .map_err(|error| self.log.fail_disk("cannot cut a partial transaction from the journal", error))?;
         (self.tail.end, self.tail.chain, self.tail.order) = (end, chain, order);
+        self.early = 0;
         Ok(())
     }
 

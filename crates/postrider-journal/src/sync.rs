@@ -48,6 +48,8 @@ struct Shared {
 struct Orders {
     /// How many wait for more than is durable.
     waiters: usize,
+    /// What is written of an open transaction is to be on the disk when somebody waits for its end.
+    early: bool,
     /// Segments that may hold what is not durable, in order; the last is being written.
     unsynced: Vec<Unsynced>,
     saves: Vec<Save>,
@@ -89,6 +91,8 @@ pub(crate) struct Beside {
 struct Turn {
     /// The end that is to become durable, and the segments up to it.
     sync: Option<(End, Vec<Unsynced>)>,
+    /// The segment that is being written, to be synced without anything becoming durable by it.
+    early: Option<Unsynced>,
     retention: Option<Retention>,
     saves: Vec<Save>,
     records: Vec<Record>,
@@ -104,6 +108,7 @@ impl SyncThread {
     ) -> Result<SyncThread> {
         let orders = Mutex::new(Orders {
             waiters: 0,
+            early: false,
             unsynced: Vec::new(),
             saves: Vec::new(),
             records: Vec::new(),
@@ -151,6 +156,12 @@ impl SyncThread {
         if self.shared.orders().waiters > 0 {
             self.shared.changed.notify_all();
         }
+    }
+
+    /// Brings what is written so far on its way to the disk.
+    pub(crate) fn sync_early(&self) {
+        self.shared.orders().early = true;
+        self.shared.changed.notify_all();
     }
 
     /// Waits until what is durable ends above `lsn`.
@@ -214,6 +225,11 @@ impl Shared {
             if let Some((end, unsynced)) = turn.sync {
                 self.sync(end, &unsynced);
             }
+            if let Some(written) = turn.early
+                && let Err(error) = written.file.sync(SyncPoint::SegmentData)
+            {
+                self.log.fail_disk("cannot make the journal durable", error);
+            }
             if let Some(retention) = turn.retention {
                 self.retain(&retention);
             }
@@ -231,14 +247,16 @@ impl Shared {
             // The end is read before the list, so that the list holds every segment that the end needs.
             let end = *self.log.end.borrow();
             let due = !failed && orders.waiters > 0 && end.lsn > *self.log.durable.borrow();
+            let early = mem::take(&mut orders.early) && !failed;
             let turn = Turn {
                 sync: due.then(|| (end, orders.unsynced.clone())),
+                early: orders.unsynced.last().filter(|_| early).cloned(),
                 retention: orders.retention.take_due().filter(|_| !failed),
                 saves: mem::take(&mut orders.saves),
                 records: mem::take(&mut orders.records),
             };
             let nothing = turn.saves.is_empty() && turn.records.is_empty();
-            if turn.sync.is_some() || turn.retention.is_some() || !nothing {
+            if turn.sync.is_some() || turn.early.is_some() || turn.retention.is_some() || !nothing {
                 return Some(turn);
             }
             if orders.closing {

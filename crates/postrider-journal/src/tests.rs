@@ -15,6 +15,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 pub(crate) fn identity() -> SourceIdentity {
     SourceIdentity {
@@ -198,6 +199,37 @@ fn one_fsync_serves_all_who_wait_and_none_happens_while_nobody_does() {
         assert_eq!((one.unwrap(), other.unwrap()), (Lsn(1_005), Lsn(1_005)));
     });
     assert_eq!(disk.syncs()[&SyncPoint::SegmentData], 1);
+}
+
+#[test]
+fn a_large_transaction_is_on_its_way_to_the_disk_before_it_ends() {
+    let disk = FakeDisk::new();
+    let mut opened = open_fake(&disk, &Settings::default());
+    let head = transaction(10, 15, 1);
+    let block = message(&vec![7; 1 << 20]);
+    let synced = || disk.syncs().get(&SyncPoint::SegmentData).copied().unwrap_or(0);
+    for part in 0..31 {
+        append(
+            opened.writer.as_mut(),
+            &[(
+                PartHead { first: part == 0, first_ordinal: part, last: false, end_lsn: Lsn::ZERO, ..head },
+                block.clone(),
+            )],
+        );
+    }
+    assert_eq!(synced(), 0);
+    for part in 31..33 {
+        append(
+            opened.writer.as_mut(),
+            &[(PartHead { first: false, first_ordinal: part, last: false, end_lsn: Lsn::ZERO, ..head }, block.clone())],
+        );
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while synced() == 0 {
+        assert!(Instant::now() < deadline, "nothing was synced");
+        std::thread::yield_now();
+    }
+    assert_eq!(opened.journal.durable(), Lsn::ZERO, "and nothing is durable by that");
 }
 
 #[test]
