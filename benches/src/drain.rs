@@ -60,7 +60,7 @@ struct Options {
 struct Case {
     name: &'static str,
     load: Load,
-    /// Ours reads large transactions while they are in progress, as `postrider run` does unless told otherwise.
+    /// Both sides read large transactions while they are in progress, as `postrider run` does unless told otherwise.
     streaming: bool,
     least_speed_ratio: Option<f64>,
     least_cpu_ratio: Option<f64>,
@@ -124,7 +124,7 @@ async fn compare(options: &Options) -> Result<()> {
         report.get_or_insert_with(|| {
             let version = server.cluster.installation().version();
             let ours = "ours: engine, journal with fsync, a follower that decodes every row";
-            let other = "other: pg_recvlogical -o proto_version=2 -o binary=true -o streaming=on -f /dev/null";
+            let other = "other: pg_recvlogical -o proto_version=2 -o binary=true -o streaming=on -f /dev/null, without streaming where ours is";
             let settings = format!("{}; {ours}; {other}", Server::describe(version, &SETTINGS));
             Report::begin("drain", options.json, settings)
         });
@@ -146,6 +146,9 @@ async fn drain_case(server: &Server, case: &Case, options: &Options) -> Result<[
     if reference.rows != load.rows() {
         return Err(Error::new(format!("{} saw {} of {} rows", recvlogical::NAME, reference.rows, load.rows())));
     }
+    let (format, contrast) =
+        if case.streaming { (Format::Fastest, Format::Whole) } else { (Format::Whole, Format::Fastest) };
+    let null = Path::new("/dev/null");
     let (mut ours, mut other) = (Vec::new(), Vec::new());
     for run in 1..=options.runs {
         for side in order(SIDES, run) {
@@ -157,12 +160,18 @@ async fn drain_case(server: &Server, case: &Case, options: &Options) -> Result<[
                     }
                     ours.push(drained);
                 }
-                Side::Other => other.push(drain_other(server, &end, Path::new("/dev/null"), Format::Fastest).await?),
+                Side::Other => other.push(drain_other(server, &end, null, format).await?),
             }
         }
         eprintln!("run {run}     ours {}, other {}", say(ours.last()), say(other.last()));
     }
     let mut figures = figures(case, load, [&ours, &other], to_file);
+    if load.transactions == 1 {
+        let contrast = drain_other(server, &end, null, contrast).await?;
+        eprintln!("other     the other way, once: {}", say(Some(&contrast)));
+        let speed = load.rows() as f64 / contrast.wall.as_secs_f64();
+        figures[0].extra.insert("other_the_other_way_once".into(), json!((speed * 1e3).round() / 1e3));
+    }
     let plugin = plugin_options(&server.cluster.read_log()?, OUR_SLOT)?;
     eprintln!("ours      {plugin}");
     for figure in &mut figures {

@@ -17,6 +17,8 @@ pub(crate) const NAME: &str = "pg_recvlogical";
 pub(crate) enum Format {
     /// Protocol 2, binary values, streaming of large transactions: what it is fastest with.
     Fastest,
+    /// Protocol 1 and binary values: what it is fastest with where a transaction is read after its commit.
+    Whole,
     /// Protocol 1 and text, so that its bytes can be compared with ours.
     Comparable,
 }
@@ -28,6 +30,7 @@ pub(crate) fn command(server: &Server, slot: &str, end: &str, output: &Path, for
     command.arg("--file").arg(output).args(["-o", &format!("publication_names={PUBLICATION}")]);
     match format {
         Format::Fastest => command.args(["-o", "proto_version=2", "-o", "binary=true", "-o", "streaming=on"]),
+        Format::Whole => command.args(["-o", "proto_version=1", "-o", "binary=true"]),
         Format::Comparable => command.args(["-o", "proto_version=1"]),
     };
     command.stdin(Stdio::null());
