@@ -267,14 +267,11 @@ impl Shared {
     }
 
     fn sync(&self, end: End, unsynced: &[Unsynced]) {
-        match self.sync_segments(unsynced) {
+        match self.sync_segments(unsynced).and_then(|()| self.note(end, unsynced)) {
             Ok(()) => {
                 self.forget_synced(unsynced);
                 let before = self.log.durable.send_replace(end.lsn);
                 debug_assert!(before <= end.lsn, "what is durable only grows");
-                if let Err(error) = self.note(end, unsynced) {
-                    self.log.fail_disk("cannot note how far the journal is durable", error);
-                }
             }
             Err(error) => {
                 self.log.fail_disk("cannot make the journal durable", error);
@@ -282,6 +279,7 @@ impl Shared {
         }
     }
 
+    /// Notes how far the journal is durable now, before anybody is told.
     fn note(&self, end: End, synced: &[Unsynced]) -> io::Result<()> {
         let Some(last) = synced.iter().rev().find(|segment| segment.name.number == end.segment) else { return Ok(()) };
         self.synced.note(SyncedTo { segment: end.segment, offset: end.offset, file: last.file.number()? })
