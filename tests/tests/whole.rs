@@ -9,6 +9,7 @@ mod held;
 mod idle;
 mod kills;
 mod life;
+mod outage;
 mod servers;
 mod slot;
 mod standby;

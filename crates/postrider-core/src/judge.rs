@@ -184,7 +184,8 @@ fn pause(backoff: Backoff, n: u32, retry_after: Option<Duration>, random: u64) -
 }
 
 /// `random / 2^64` of a span, to the microsecond.
-fn share(span: Duration, random: u64) -> Duration {
+/// A random share of a span.
+pub(crate) fn share(span: Duration, random: u64) -> Duration {
     let micros = span.as_micros().saturating_mul(u128::from(random)) >> 64;
     Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }

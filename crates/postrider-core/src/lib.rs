@@ -4,6 +4,7 @@
 //! arguments or through the traits of [`ports`].
 
 pub mod assemble;
+pub mod breaker;
 pub mod call;
 pub mod change;
 pub mod decode;

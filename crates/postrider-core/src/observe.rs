@@ -121,6 +121,7 @@ mod tests {
         StageGraph::new(vec![StagePolicy {
             name: StageName::new("PRICING"),
             class: StageClass::Keyed,
+            endpoint: "http://core".into(),
             next: None,
             attempt_limit: 5,
             deferral_limit: 10,

@@ -2,6 +2,7 @@
 
 use crate::work::StageName;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the receiver does so that a repeated request is harmless. There is no default.
@@ -25,6 +26,8 @@ pub struct Backoff {
 pub struct StagePolicy {
     pub name: StageName,
     pub class: StageClass,
+    /// Who is called, as `scheme://host:port`; stages of one endpoint share its circuit.
+    pub endpoint: Arc<str>,
     /// The stage after this one; `None` ends the workflow.
     pub next: Option<StageName>,
     /// Requests that may be made for one row in this stage and epoch, deferrals apart.
@@ -112,6 +115,7 @@ mod tests {
         StagePolicy {
             name: StageName::new(name),
             class: StageClass::Keyed,
+            endpoint: "http://core".into(),
             next: next.map(StageName::new),
             attempt_limit: 5,
             deferral_limit: 100,

@@ -5,6 +5,7 @@
 //! a timer.
 
 mod checkpoint;
+mod circuit;
 mod claim;
 mod judge;
 mod observe;

@@ -26,5 +26,7 @@ pub use run::{Parts, SinkPart, WorkPart, run};
 pub use settings::{Ack, Periods, Settings, WorkSettings};
 pub use shutdown::Shutdown;
 pub use survey::{Survey, survey};
-pub use telemetry::{BadEnd, ConsumerStatus, LATE, StageCalls, StageHarm, StageTrouble, Status, Streak, Telemetry};
+pub use telemetry::{
+    BadEnd, ConsumerStatus, LATE, OpenCircuit, StageCalls, StageHarm, StageTrouble, Status, Streak, Telemetry,
+};
 pub use world::{SystemWorld, World};

@@ -1,5 +1,6 @@
 //! Every bound of the engine, in one place.
 
+use postrider_core::breaker::BreakerSettings;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub struct Limits {
     pub batch_events_max: usize,
     /// Bytes of payload in one batch for a sink.
     pub batch_bytes_max: usize,
+    /// When an endpoint whose calls fail is no longer called, and for how long.
+    pub breaker: BreakerSettings,
     /// First and longest pause between two tries of anything that is retried.
     pub retry_first: Duration,
     pub retry_max: Duration,
@@ -27,6 +30,11 @@ impl Default for Limits {
             statement_rows_max: 500,
             batch_events_max: 250,
             batch_bytes_max: 1024 * 1024,
+            breaker: BreakerSettings {
+                failures: 10,
+                pause_first: Duration::from_secs(1),
+                pause_max: Duration::from_secs(30),
+            },
             retry_first: Duration::from_millis(10),
             retry_max: Duration::from_secs(10),
             drain: Duration::from_secs(20),

@@ -35,6 +35,12 @@ pub struct ConsumerLabel {
     pub consumer: String,
 }
 
+/// Label of a series about one endpoint, by its origin.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct EndpointLabel {
+    pub endpoint: String,
+}
+
 /// All that the engine counts. Cheap to update from any task.
 #[derive(Debug, Default)]
 pub struct Telemetry {
@@ -83,6 +89,8 @@ pub struct Telemetry {
     pub unseen_rows: Gauge,
     /// Requests in flight.
     pub calls_in_flight: Gauge,
+    /// 1 while an endpoint is not called because its calls failed, and while it gets its calls back a few at a time.
+    pub circuits_open: Family<EndpointLabel, Gauge>,
     status: Mutex<Status>,
 }
 
@@ -103,8 +111,18 @@ pub struct Status {
     pub consumers: BTreeMap<String, ConsumerStatus>,
     /// How the calls of each stage ended.
     pub stages: BTreeMap<String, StageCalls>,
+    /// Endpoints that are not called, or not by all that wait for them yet, by their origin.
+    pub circuits: BTreeMap<String, OpenCircuit>,
     /// What is on record as left out.
     pub gaps: Vec<Gap>,
+}
+
+/// An endpoint whose calls failed one after the other, by this machine's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenCircuit {
+    pub since: Timestamp,
+    /// When one call tries it again; in the past once that went well and more follow.
+    pub tries_at: Timestamp,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -143,6 +161,7 @@ impl Telemetry {
         r.register("open_rows", "Open work rows in memory", self.open_rows.clone());
         r.register("unseen_rows", "Open work rows whose commit is in the log and waits", self.unseen_rows.clone());
         r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());
+        r.register("circuits_open", "1 while an endpoint's calls are held back", self.circuits_open.clone());
     }
 
     /// A copy of the picture.

@@ -21,6 +21,7 @@ pub fn graph(attempt_limit: u32) -> StageGraph {
     let policies = STAGES.iter().enumerate().map(|(place, name)| StagePolicy {
         name: StageName::new(name),
         class: class(name),
+        endpoint: "http://core".into(),
         next: STAGES.get(place + 1).map(|next| StageName::new(next)),
         attempt_limit,
         deferral_limit: 50,

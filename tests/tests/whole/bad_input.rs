@@ -134,14 +134,14 @@ fn a_slot_in_use_is_waited_for_and_taken_within_seconds_when_its_reader_goes() {
 fn an_endpoint_that_cannot_be_reached_costs_no_attempt() {
     let scene = Scene::start();
     let port = free_port();
-    let keys = "backoff = { first = \"50ms\", max = \"500ms\" }\nattempts = 2\n";
+    let keys = "backoff = { first = \"50ms\", max = \"500ms\" }\nattempts = 1\n";
     let stages = work(&[stage("PRICING", &format!("127.0.0.1:{port}"), None, keys)]);
     let mut rider = scene.rider("rider", stages);
     rider.setup();
     rider.start_ready();
     scene.db.submit(0..5);
     let tried = |times: f64| rider.metric_of("postrider_stage_verdicts_total", "verdict=\"defer\"") >= times;
-    wait_until("each row was tried more often than the limit", || tried(20.0));
+    wait_until("each row was tried more often than the limit", || tried(10.0));
     let rows = scene.db.rows(
         "SELECT DISTINCT last_error, deferral_count FROM pending_work WHERE last_error IS NOT NULL AND closed_at IS NULL",
     );

@@ -8,6 +8,7 @@ fn policy() -> StagePolicy {
     StagePolicy {
         name: StageName::new("PRICING"),
         class: StageClass::Keyed,
+        endpoint: "http://core".into(),
         next: None,
         attempt_limit: 5,
         deferral_limit: 10,

@@ -12,6 +12,7 @@ use crate::limits::Limits;
 use crate::settings::WorkSettings;
 use crate::telemetry::{ConsumerLabel, StageLabel, Telemetry};
 use crate::world::World;
+use postrider_core::breaker::Breaker;
 use postrider_core::call::stage_call;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
@@ -41,6 +42,8 @@ pub(crate) struct State {
     pub(super) rows: Rows,
     /// Requests in flight and claims that will become one, by stage.
     pub(super) in_use: BTreeMap<StageName, u32>,
+    /// The circuits of the endpoints that were called, by their origin.
+    pub(super) circuits: BTreeMap<Arc<str>, Breaker>,
     /// Calls in a row that were not sent, by stage.
     pub(super) not_sent: BTreeMap<StageName, u32>,
     /// Rows whose outcome waits for a checkpoint, oldest first.
@@ -85,6 +88,7 @@ impl State {
             telemetry,
             rows: Rows::default(),
             in_use: BTreeMap::new(),
+            circuits: BTreeMap::new(),
             not_sent: BTreeMap::new(),
             settling: VecDeque::new(),
             doubts: BTreeSet::new(),
@@ -118,9 +122,10 @@ impl State {
         self.settling.extend(settling);
     }
 
-    /// How long until the next timer.
+    /// How long until the next timer of a row, or until an endpoint may be tried again that rows wait for.
     pub(crate) fn until_next_timer(&self) -> Option<Duration> {
-        self.rows.next_timer().map(|at| at.since(self.clock.now()))
+        let rows = self.rows.next_timer().map(|at| at.since(self.clock.now()));
+        rows.into_iter().chain(self.until_next_try()).min()
     }
 
     /// All that the log brought so far is visible to others, so that a restart need not see it again.
@@ -252,8 +257,18 @@ impl State {
         self.telemetry.alarms.get_or_create(&ConsumerLabel { consumer: CONSUMER.to_owned() }).inc();
     }
 
+    /// How many rows of the stage may be claimed: what its own limit and its endpoint's circuit leave.
     pub(super) fn free_slots(&self, policy: &StagePolicy) -> u32 {
-        policy.concurrency.saturating_sub(self.in_use.get(&policy.name).copied().unwrap_or(0))
+        let free = policy.concurrency.saturating_sub(self.used_slots(&policy.name));
+        let allowance = self.circuits.get(&policy.endpoint).and_then(|circuit| circuit.allowance(self.world.now()));
+        let Some(allowance) = allowance else { return free };
+        let at_endpoint = self.settings.graph.stages().filter(|stage| stage.endpoint == policy.endpoint);
+        let used = at_endpoint.map(|stage| self.used_slots(&stage.name)).sum();
+        free.min(allowance.saturating_sub(used))
+    }
+
+    fn used_slots(&self, stage: &StageName) -> u32 {
+        self.in_use.get(stage).copied().unwrap_or(0)
     }
 
     pub(super) fn use_slot(&mut self, stage: &StageName) {

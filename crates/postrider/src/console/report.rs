@@ -35,6 +35,8 @@ pub(crate) struct Report {
     pub(crate) consumers: BTreeMap<String, ConsumerReport>,
     /// The stages in trouble.
     pub(crate) stages: BTreeMap<String, StageReport>,
+    /// Endpoints that are not called, or not by all that wait for them yet, by their origin.
+    pub(crate) circuits: BTreeMap<String, CircuitReport>,
     /// What is on record as left out and not yet accepted, a sentence each.
     pub(crate) gaps: Vec<String>,
 }
@@ -87,6 +89,13 @@ pub(crate) struct FailingReport {
     pub(crate) calls: u64,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CircuitReport {
+    pub(crate) since: String,
+    /// When one call tries the endpoint; in the past once it answered and more follow.
+    pub(crate) tries_at: String,
+}
+
 impl Report {
     /// The picture that `telemetry` has at `now`. `endpoints` has the origin of each stage's.
     pub(crate) fn new(
@@ -114,6 +123,9 @@ impl Report {
             let report = StageReport::new(calls.trouble(now)?, endpoint);
             Some((name, report))
         });
+        let circuits = status.circuits.into_iter().map(|(endpoint, circuit)| {
+            (endpoint, CircuitReport { since: rfc3339(circuit.since), tries_at: rfc3339(circuit.tries_at) })
+        });
         Report {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process_id: std::process::id(),
@@ -135,6 +147,7 @@ impl Report {
             },
             consumers: consumers.collect(),
             stages: stages.collect(),
+            circuits: circuits.collect(),
             gaps: status.gaps.iter().filter(|gap| !gap.accepted).map(describe).collect(),
         }
     }
@@ -202,6 +215,13 @@ impl fmt::Display for Report {
             writeln!(f, "stage {name} ({class}, {endpoint}): {stage}")?;
             writeln!(f, "            the last at {last_at}: {last}")?;
             writeln!(f, "            {cure}")?;
+        }
+        for (endpoint, CircuitReport { since, tries_at }) in &self.circuits {
+            writeln!(f, "endpoint {endpoint}: its calls are held back since {since}; one tries it at {tries_at}")?;
+            writeln!(
+                f,
+                "            Its stages' rows wait unclaimed. Once it answers they follow by themselves, a few at a time."
+            )?;
         }
         for (name, consumer) in &self.consumers {
             let ConsumerReport { role, settled_lsn, behind_bytes, .. } = consumer;
@@ -280,7 +300,7 @@ mod tests {
     use super::*;
     use expect_test::expect;
     use postrider_core::position::{Generation, Lsn, Position};
-    use postrider_engine::BadEnd;
+    use postrider_engine::{BadEnd, OpenCircuit};
 
     #[test]
     fn a_report_reads_back_what_it_prints_as_json_and_is_readable_as_text() {
@@ -290,6 +310,8 @@ mod tests {
             status.work_ready = true;
             status.received = Lsn(0x1_0000_0100);
             status.heartbeat_seen_at = Some(Timestamp(0));
+            let circuit = OpenCircuit { since: Timestamp(0), tries_at: Timestamp(1_500_000) };
+            status.circuits.insert("http://quoting:80".to_owned(), circuit);
         });
         telemetry.update_consumer("events", |consumer| {
             consumer.required = true;
@@ -332,6 +354,8 @@ mod tests {
             stage PRICING (keyed, http://quoting:80): 3 calls since 1970-01-01T00:00:00.000000Z came to no good end, and none to a good one
                         the last at 1970-01-01T00:00:00.000000Z: NOT_SENT: connection refused
                         Its rows wait and use no attempt. Start the service at http://quoting:80, or correct the stage's `url`; `postrider check` tries it.
+            endpoint http://quoting:80: its calls are held back since 1970-01-01T00:00:00.000000Z; one tries it at 1970-01-01T00:00:01.500000Z
+                        Its stages' rows wait unclaimed. Once it answers they follow by themselves, a few at a time.
             events: settled 1/0, 256 bytes behind, required
                         PR017 the endpoint is down
                         Nothing is lost: what it lacks is kept for it; no other consumer waits. `postrider explain PR017` says what to type.

@@ -110,6 +110,7 @@ impl Reader<'_> {
         let policy = StagePolicy {
             name: StageName::new(&name?.value),
             class: class.unwrap_or(StageClass::Keyed),
+            endpoint: endpoint.as_ref().map_or("", Endpoint::origin).into(),
             next: stage.next.map(|next| StageName::new(&next.value)),
             attempt_limit: self.count(stage.attempts, "work.stage.attempts", 5),
             deferral_limit: stage.deferrals.map_or(100, |deferrals| deferrals.value),
