@@ -17,6 +17,12 @@ pub const HEARTBEAT_PREFIX: &str = "postrider.heartbeat";
 const PREAMBLE: &str = "SET synchronous_commit = local; SET default_transaction_isolation = 'read committed'; \
      SET default_transaction_read_only = off; SET statement_timeout = '30s'; SET lock_timeout = '5s'";
 
+/// On a standby nothing can be written: what it has replayed must come through instead.
+const EMIT: &str = "SELECT CASE WHEN NOT pg_is_in_recovery() \
+     THEN pg_logical_emit_message(true, $1::text, $2::text)::text END";
+const FLUSHED: &str = "SELECT CASE WHEN pg_is_in_recovery() \
+     THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END::text";
+
 /// The primary behind its port: one session, connected at the first question and replaced at the next one once it broke.
 #[derive(Debug)]
 pub struct PgPrimary {
@@ -35,15 +41,9 @@ impl PgPrimary {
     /// the commit, and the stream comes that far by itself even if nothing else is ever written.
     async fn emit(&self) -> Result<Lsn> {
         let connection = self.session.connection().await?;
-        // On a standby nothing can be written; what it has replayed must come through.
-        let replayed = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text END";
-        let rows = connection.query(&replayed.into(), &Parameters::new()).await?;
-        if let Ok(replayed) = lsn(rows.first(), 0) {
-            return Ok(replayed);
-        }
         let message: Parameters = vec![Box::new(HEARTBEAT_PREFIX), Box::new(self.slot.clone())];
-        connection.query(&"SELECT pg_logical_emit_message(true, $1::text, $2::text)::text".into(), &message).await?;
-        let rows = connection.query(&"SELECT pg_current_wal_flush_lsn()::text".into(), &Parameters::new()).await?;
+        connection.query(&EMIT.into(), &message).await?;
+        let rows = connection.query(&FLUSHED.into(), &Parameters::new()).await?;
         lsn(rows.first(), 0)
     }
 

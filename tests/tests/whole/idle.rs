@@ -10,8 +10,8 @@ const LISTEN_FOR: Duration = Duration::from_secs(180);
 /// What may be heard: how a statement is known, and how often it may come in three minutes.
 const EXPECTED: [(&str, &str, u32, u32); 6] = [
     // Every 10 s.
-    ("heartbeat", "SELECT pg_logical_emit_message(", 15, 19),
-    ("heartbeat's position", "SELECT pg_current_wal_flush_lsn()", 15, 19),
+    ("heartbeat", "pg_logical_emit_message(", 15, 19),
+    ("heartbeat's position", "pg_current_wal_flush_lsn()", 15, 19),
     // Every 30 s.
     ("slot", "FROM pg_replication_slots WHERE slot_name = ", 5, 7),
     // Every 60 s, on a connection of its own: its settings, a snapshot, a page.
