@@ -10,6 +10,7 @@ mod idle;
 mod kills;
 mod life;
 mod outage;
+mod room;
 mod servers;
 mod slot;
 mod standby;

@@ -12,7 +12,7 @@ use postrider_core::ports::{Journal, LogSource};
 use postrider_core::position::{Lsn, Position};
 use postrider_core::route::Routing;
 use postrider_core::transaction::TransactionBatch;
-use postrider_engine::{Ack, Limits, Parts, Periods, Settings, Shutdown, SystemWorld, Telemetry, run};
+use postrider_engine::{Ack, Limits, Parts, Periods, Settings, Shutdown, SystemWorld, Telemetry, WhenFull, run};
 use postrider_postgres::{ConnectOptions, PgPrimary, ReplicationSource};
 use serde_json::json;
 use xtask::error::{Context, Error, Result};
@@ -76,6 +76,7 @@ impl Read {
         };
         let settings = Settings {
             ack: Ack::Journal,
+            when_full: WhenFull::Block,
             wal_guard_bytes: None,
             periods: Periods::default(),
             limits: Limits::default(),

@@ -4,7 +4,7 @@
 //! Never: moves back, or passes what is not durable where the policy wants it.
 
 use crate::position::Lsn;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The progress of everybody who must have a change before the server may forget it.
@@ -12,6 +12,7 @@ use std::sync::Arc;
 pub struct Frontier {
     durable: Lsn,
     required: BTreeMap<Arc<str>, Lsn>,
+    let_go: BTreeSet<Arc<str>>,
     confirmed: Lsn,
 }
 
@@ -34,9 +35,15 @@ impl Frontier {
         }
     }
 
+    /// Of the required consumers, these are not waited for now: what they lack is on record.
+    pub fn let_go(&mut self, consumers: BTreeSet<Arc<str>>) {
+        self.let_go = consumers;
+    }
+
     /// What may be confirmed now. `at_journal`: the required consumers are not waited for.
     pub fn confirmable(&mut self, at_journal: bool) -> Lsn {
-        let settled = if at_journal { None } else { self.required.values().copied().min() };
+        let waited_for = self.required.iter().filter(|(consumer, _)| !self.let_go.contains(*consumer));
+        let settled = if at_journal { None } else { waited_for.map(|(_, settled)| *settled).min() };
         let safe = settled.map_or(self.durable, |settled| settled.min(self.durable));
         // Below an earlier confirm nothing can be taken back: the guard may have let it pass the consumers.
         self.confirmed = self.confirmed.max(safe);
@@ -81,6 +88,24 @@ mod tests {
         assert_eq!(frontier.confirmable(true), Lsn(10));
         frontier.settled("a", Lsn(5));
         assert_eq!(frontier.confirmable(false), Lsn(10));
+    }
+
+    #[test]
+    fn who_is_let_go_is_not_waited_for_and_may_be_again() {
+        let mut frontier = Frontier::new([name("a"), name("b")]);
+        frontier.durable(Lsn(10));
+        frontier.settled("a", Lsn(2));
+        frontier.settled("b", Lsn(5));
+        frontier.let_go([name("a")].into());
+        assert_eq!(frontier.confirmable(false), Lsn(5));
+        frontier.let_go([name("a"), name("b")].into());
+        assert_eq!(frontier.confirmable(false), Lsn(10));
+        frontier.let_go(BTreeSet::new());
+        frontier.durable(Lsn(20));
+        assert_eq!(frontier.confirmable(false), Lsn(10));
+        frontier.settled("a", Lsn(15));
+        frontier.settled("b", Lsn(15));
+        assert_eq!(frontier.confirmable(false), Lsn(15));
     }
 
     #[test]

@@ -153,6 +153,22 @@ pub struct Gap {
     pub accepted: bool,
 }
 
+/// How much the journal holds, and what of it has to go by its retention, whoever needs it. It goes in whole segments, so that each
+/// place is the last position of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    pub held_bytes: u64,
+    pub limit_bytes: u64,
+    /// Nothing at or before is held any more; [`Position::START`] where everything is.
+    pub oldest: Position,
+    /// What stands at or before has to go, by size or by age.
+    pub expired: Option<Position>,
+    /// What stands at or before has to go by size alone.
+    pub over: Option<Position>,
+    /// What would have to go if there were only four fifths of the room.
+    pub near: Option<Position>,
+}
+
 /// The journal as its readers share it.
 pub trait Journal: Send + Sync + fmt::Debug {
     fn generation(&self) -> Generation;
@@ -170,8 +186,12 @@ pub trait Journal: Send + Sync + fmt::Debug {
     /// `JournalForeign` with the oldest position held, if what comes after `after` was already dropped by retention.
     fn follow(&self, after: Position) -> Result<Box<dyn Follower>>;
 
-    /// Everything before `position` is no longer needed by any consumer that must not lose anything.
-    fn release(&self, position: Position) -> Result<()>;
+    /// How much it holds, and what of it has to go.
+    fn room(&self, now: Timestamp) -> Room;
+
+    /// Everything at or before `position` is no longer needed by any consumer, or is on record as left out for it: what has to
+    /// go of it goes.
+    fn release(&self, position: Position, now: Timestamp) -> Result<()>;
 
     /// What is on record as left out, oldest first.
     fn gaps(&self) -> Vec<Gap>;

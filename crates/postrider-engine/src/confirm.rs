@@ -3,15 +3,16 @@
 //! Takes and gives: the ledger and the journal's durable end; the confirmed LSN, saved positions, released segments.
 //! Never: confirms what is not durable where the policy wants it.
 
+use crate::ladder::{Holder, Ruling, Rung, Warning, rule};
 use crate::pause::Pause;
 use crate::settings::{Ack, Settings};
 use crate::settle::Ledger;
 use crate::shutdown::Shutdown;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{ConsumerLabel, Telemetry};
 use crate::world::World;
 use postrider_core::error::{Reaction, Result};
 use postrider_core::frontier::Frontier;
-use postrider_core::ports::{BoxFuture, Confirmer, Journal, PositionStore};
+use postrider_core::ports::{BoxFuture, Confirmer, Gap, Journal, PositionStore, Room};
 use postrider_core::position::{Lsn, Position};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,14 +33,19 @@ const BURST_BYTES: u64 = 4 << 20;
 /// that somebody waits for, while the server forgets its log no sooner for being told more often.
 const BUSY: Duration = Duration::from_secs(1);
 
+/// Why a sink lacks something that the journal had.
+const CUT_LOOSE: &str = "The sink was cut loose: it was behind, and the journal had to make room.";
+
 /// What the last step works with.
 #[derive(Debug)]
 pub(crate) struct Confirming {
     pub(crate) journal: Arc<dyn Journal>,
     pub(crate) positions: Arc<dyn PositionStore>,
     pub(crate) ledger: Ledger,
-    /// The sinks that the slot waits for.
-    pub(crate) required: Vec<Arc<str>>,
+    /// Every sink, and whether the slot waits for it.
+    pub(crate) sinks: Vec<(Arc<str>, bool)>,
+    /// Set while the journal has no room for more.
+    pub(crate) blocked: watch::Sender<bool>,
     /// The connection of the moment.
     pub(crate) confirmer: watch::Receiver<Option<Arc<dyn Confirmer>>>,
     /// The server waits for a confirm.
@@ -53,8 +59,11 @@ pub(crate) struct Confirming {
 impl Confirming {
     /// Confirms until `stop`; then once more, all that is settled by now, and saves the positions.
     pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
-        let mut frontier = Frontier::new(self.required.iter().cloned());
-        let mut saved = BTreeMap::new();
+        let mut frontier =
+            Frontier::new(self.sinks.iter().filter(|(_, required)| *required).map(|(name, _)| name.clone()));
+        let mut saved = self.load()?;
+        let mut rungs = Vec::new();
+        self.make_room(&saved, &mut frontier, &mut rungs, settings).await?;
         let mut pause = Pause::new(&settings.limits);
         let mut durable = self.journal.durable();
         let mut save = self.world.sleep(settings.periods.positions);
@@ -77,6 +86,7 @@ impl Confirming {
                 // 5. time to save the positions
                 () = &mut save => {
                     let period = self.save(&mut saved, &mut pause, settings).await?;
+                    self.make_room(&saved, &mut frontier, &mut rungs, settings).await?;
                     save = self.world.sleep(period);
                 }
             }
@@ -146,14 +156,12 @@ impl Confirming {
             .filter(|(consumer, position)| saved.get(consumer) != Some(position))
             .collect();
         if moved.is_empty() {
-            self.release(saved)?;
             return Ok(settings.periods.positions);
         }
         match self.positions.save(&moved).await {
             Ok(()) => {
                 pause.reset();
                 saved.extend(moved);
-                self.release(saved)?;
                 Ok(settings.periods.positions)
             }
             Err(error) if error.kind().reaction() == Reaction::Retry => Ok(pause.next(self.world.random())),
@@ -161,17 +169,59 @@ impl Confirming {
         }
     }
 
-    /// The journal may drop what is behind every consumer that must not lose anything.
-    fn release(&self, saved: &BTreeMap<Arc<str>, Position>) -> Result<()> {
-        let mut needed: Option<Position> = None;
-        for consumer in &self.required {
-            let Some(position) = saved.get(consumer).copied() else { return Ok(()) };
-            needed = Some(needed.map_or(position, |needed| needed.min(position)));
+    /// Where each sink is by what is saved.
+    fn load(&self) -> Result<BTreeMap<Arc<str>, Position>> {
+        let mut saved = BTreeMap::new();
+        for (name, _) in &self.sinks {
+            saved.extend(self.positions.load(name)?.map(|position| (name.clone(), position)));
         }
-        match needed {
-            Some(position) => self.journal.release(position),
-            None => self.journal.release(Position::whole(self.journal.generation(), self.journal.durable())),
+        Ok(saved)
+    }
+
+    /// Lets the journal drop what nobody needs, or what has to go although somebody does: that is put on record first.
+    async fn make_room(
+        &self,
+        saved: &BTreeMap<Arc<str>, Position>,
+        frontier: &mut Frontier,
+        rungs: &mut Vec<Warning>,
+        settings: &Settings,
+    ) -> Result<()> {
+        let now = self.world.now();
+        let room = self.journal.room(now);
+        let holder = |(name, required): &(Arc<str>, bool)| Holder {
+            name: name.clone(),
+            required: *required,
+            position: saved.get(name).copied().unwrap_or(Position::START),
+        };
+        let holders: Vec<Holder> = self.sinks.iter().map(holder).collect();
+        let end = Position::whole(self.journal.generation(), self.journal.durable());
+        let Ruling { release, cut, let_go, blocked, warnings } = rule(&room, &holders, settings.when_full, end);
+        for (consumer, from, to) in cut {
+            let reason = CUT_LOOSE.to_owned();
+            self.journal.record(Gap { at: now, consumer: Some(consumer), from, to, reason, accepted: false }).await?;
         }
+        self.tell(&room, &warnings, rungs, blocked);
+        frontier.let_go(let_go);
+        self.journal.release(release, now)
+    }
+
+    fn tell(&self, room: &Room, warnings: &[Warning], rungs: &mut Vec<Warning>, blocked: bool) {
+        for warning in warnings.iter().filter(|warning| !rungs.contains(warning)) {
+            tracing::warn!(held_bytes = room.held_bytes, limit_bytes = room.limit_bytes, "{warning}");
+        }
+        *rungs = warnings.to_vec();
+        self.blocked.send_if_modified(|was| std::mem::replace(was, blocked) != blocked);
+        let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.telemetry.journal_bytes.set(gauge(room.held_bytes));
+        self.telemetry.journal_limit_bytes.set(gauge(room.limit_bytes));
+        self.telemetry.intake_blocked.set(i64::from(blocked));
+        for (name, _) in &self.sinks {
+            let is_cut = warnings.iter().any(|warning| warning.sink == *name && warning.rung == Rung::Cut);
+            let label = ConsumerLabel { consumer: name.to_string() };
+            self.telemetry.cut_loose.get_or_create(&label).set(i64::from(is_cut));
+        }
+        let (gaps, warnings) = (self.journal.gaps(), warnings.iter().map(Warning::to_string).collect());
+        self.telemetry.update(|status| (status.gaps, status.room_warnings) = (gaps, warnings));
     }
 
     async fn finish(

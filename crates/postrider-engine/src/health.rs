@@ -98,6 +98,13 @@ impl Health {
                 tracing::info!("the slot is below wal_guard again: it is confirmed at the sinks");
             }
         }
+        let warning = warn_of_slot(slot, guard_bytes);
+        self.telemetry.update(|status| {
+            if let Some(warning) = warning.as_ref().filter(|_| status.slot_warning.is_none()) {
+                tracing::warn!(retained_bytes = slot.retained_bytes, safe_bytes = slot.safe_bytes, "{warning}");
+            }
+            status.slot_warning = warning.map(str::to_owned);
+        });
         if slot.wal_status == "unreserved" || slot.wal_status == "lost" {
             tracing::error!(
                 wal_status = slot.wal_status,
@@ -115,5 +122,50 @@ impl Health {
             tracing::warn!(error = error.report(), "the primary cannot be asked how it is");
         }
         Ok(pause.next(self.world.random()).max(settings.limits.retry_max / 10))
+    }
+}
+
+/// What the log that the server keeps for the slot costs, or is about to cost, and what to type.
+fn warn_of_slot(slot: &SlotHealth, guard_bytes: Option<u64>) -> Option<&'static str> {
+    let kept = slot.retained_bytes;
+    // What may still be written is less than a quarter of what is kept: four fifths of the limit.
+    let is_near_end = slot.safe_bytes.is_some_and(|safe| safe < kept / 4);
+    match guard_bytes {
+        _ if slot.wal_status == "lost" => Some(
+            "The server has dropped the slot's log: what was not read of it is gone. `postrider explain PR006` says what to type.",
+        ),
+        _ if is_near_end => Some(
+            "The slot keeps four fifths of max_slot_wal_keep_size: beyond that the server drops the log, and what was not read of it is gone. Bring back the sink that is behind, or raise max_slot_wal_keep_size, or set wal_guard below it.",
+        ),
+        Some(limit) if kept > limit => Some(
+            "The slot keeps more log than wal_guard allows, and is confirmed at the journal: the loss of the local disk would now lose events. Bring back the sink that is behind, or raise wal_guard and start again.",
+        ),
+        Some(limit) if kept > limit / 5 * 4 => Some(
+            "The slot keeps four fifths of what wal_guard allows: beyond that it is confirmed at the journal, and the loss of the local disk would lose events. Bring back the sink that is behind, or raise wal_guard and start again.",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rung_is_told_of_before_it_is_reached() {
+        let slot = |retained_bytes, safe_bytes, wal_status: &str| SlotHealth {
+            active: true,
+            confirmed: Lsn(1),
+            retained_bytes,
+            safe_bytes,
+            wal_status: wal_status.to_owned(),
+        };
+        let said = |slot: SlotHealth, guard| warn_of_slot(&slot, guard).unwrap_or("nothing");
+        assert_eq!(said(slot(80, None, "reserved"), Some(100)), "nothing");
+        assert!(said(slot(81, None, "reserved"), Some(100)).contains("four fifths of what wal_guard allows"));
+        assert!(said(slot(101, None, "extended"), Some(100)).contains("is confirmed at the journal"));
+        assert_eq!(said(slot(80, Some(20), "extended"), None), "nothing");
+        assert!(said(slot(81, Some(19), "extended"), None).contains("four fifths of max_slot_wal_keep_size"));
+        assert!(said(slot(0, None, "lost"), Some(100)).contains("PR006"));
     }
 }

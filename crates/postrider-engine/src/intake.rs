@@ -41,6 +41,8 @@ pub(crate) struct Intake {
     pub(crate) reread: Arc<AtomicBool>,
     /// End of what is in the journal, for those who wait for it.
     pub(crate) received: watch::Sender<Lsn>,
+    /// Set while the journal has no room for more.
+    pub(crate) blocked: watch::Receiver<bool>,
     /// Set when the server waits for a confirm.
     pub(crate) asked: Arc<AtomicBool>,
     pub(crate) assembler: Assembler,
@@ -60,6 +62,12 @@ impl Intake {
         let mut pause = Pause::new(&settings.limits);
         self.assembler.restart()?;
         loop {
+            tokio::select! {
+                biased;
+                () = stop.requested() => return Ok(()),
+                // Whoever could set it again has ended: there is nothing to wait for.
+                _ = self.blocked.wait_for(|blocked| !blocked) => {}
+            }
             let whole = self.assembler.wants_whole();
             let opened = if whole { self.source.open_whole(self.appended) } else { self.source.open(self.appended) };
             let session = tokio::select! {
@@ -174,6 +182,8 @@ impl Intake {
             let frames = tokio::select! {
                 biased;
                 () = stop.requested() => return Ok(()),
+                // Left, and not just unread: a server that shuts down would wait for us.
+                Ok(_) = self.blocked.wait_for(|blocked| *blocked) => return Err(no_room()),
                 frames = reader.read() => frames?,
             };
             let assembled = self.assemble(&frames, &mut batch, stop).await;
@@ -281,6 +291,12 @@ fn taken_over(ack: Ack) -> &'static str {
             "Another process read from the slot before this one: what it confirmed is in its journal and not in this one. A sink that had not taken it by then lacks it; start that process on its journal, without its slot, or send it again from the tables."
         }
     }
+}
+
+fn no_room() -> Error {
+    Error::new(ErrorKind::Transient, "the journal is full, and a required sink lacks the oldest of it")
+        .with_detail("Nothing is read until there is room; the server keeps its log.")
+        .with_hint("`postrider status` names the sink, and says what to type.")
 }
 
 fn torn_frame(error: FrameError) -> Error {

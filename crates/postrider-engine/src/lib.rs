@@ -10,6 +10,7 @@ mod executor;
 mod follow;
 mod health;
 mod intake;
+mod ladder;
 mod limits;
 mod pause;
 mod run;
@@ -23,7 +24,7 @@ mod world;
 
 pub use limits::Limits;
 pub use run::{Parts, SinkPart, WorkPart, run};
-pub use settings::{Ack, Periods, Settings, WorkSettings};
+pub use settings::{Ack, Periods, Settings, WhenFull, WorkSettings};
 pub use shutdown::Shutdown;
 pub use survey::{Survey, survey};
 pub use telemetry::{

@@ -6,7 +6,7 @@ use crate::deliver::Delivering;
 use crate::executor::Executing;
 use crate::health::Health;
 use crate::intake::Intake;
-use crate::settings::{Ack, Settings, WorkSettings};
+use crate::settings::{Ack, Settings, WhenFull, WorkSettings};
 use crate::settle::Ledger;
 use crate::shutdown::Shutdown;
 use crate::sight::Sight;
@@ -119,7 +119,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
     let outbox_routing = Arc::new(Routing { work: None, ..(*routing).clone() });
     let work_routing = Arc::new(Routing { work: routing.work.clone(), ..Routing::default() });
     let clock = ServerClock::new(world.clone());
-    let (confirmer, confirmer_seen) = watch::channel(None);
+    let ((confirmer, confirmer_seen), (blocked, blocked_seen)) = (watch::channel(None), watch::channel(false));
     let last_word = confirmer_seen.clone();
     let appended = journal.appended();
     let (received, received_seen) = watch::channel(appended);
@@ -128,7 +128,8 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         journal: journal.clone(),
         positions: positions.clone(),
         ledger: ledger.clone(),
-        required: sinks.iter().filter(|sink| sink.required).map(|sink| sink.name.clone()).collect(),
+        sinks: sinks.iter().map(|sink| (sink.name.clone(), sink.required)).collect(),
+        blocked,
         confirmer: confirmer_seen,
         asked: asked.clone(),
         guard: guard.clone(),
@@ -136,8 +137,6 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         telemetry: telemetry.clone(),
     };
     spawn(confirming, settings, &stops.confirming, |settings, stop| async move { confirm.run(&settings, stop).await });
-    let gaps = journal.gaps();
-    telemetry.update(|status| status.gaps = gaps);
     let intake = Intake {
         source,
         writer,
@@ -146,6 +145,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         reread: reread.clone(),
         confirmer,
         received,
+        blocked: blocked_seen,
         asked,
         assembler: Assembler::with_staging(appended, staging),
         clock: clock.clone(),
@@ -184,7 +184,8 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
 
 /// Nothing is confirmed that a sink still lacks, whichever.
 fn waits_for_all(settings: &Settings, sinks: &[SinkPart]) -> bool {
-    settings.ack == Ack::Sinks && settings.wal_guard_bytes.is_none() && sinks.iter().all(|sink| sink.required)
+    let all_hold = settings.ack == Ack::Sinks && settings.when_full == WhenFull::Block;
+    all_hold && settings.wal_guard_bytes.is_none() && sinks.iter().all(|sink| sink.required)
 }
 
 fn spawn<F>(

@@ -14,9 +14,19 @@ pub enum Ack {
     Journal,
 }
 
+/// What to do where the journal is full of what a required sink lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Nothing more is taken in: the server keeps its log.
+    Block,
+    /// The oldest goes, and with it what the sink lacks: it is on record, and the slot no longer waits for the sink.
+    DropOldest,
+}
+
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub ack: Ack,
+    pub when_full: WhenFull,
     /// Above so many bytes of log kept for the slot, [`Ack::Sinks`] confirms at the journal until the slot is below
     /// it again. `None`: never.
     pub wal_guard_bytes: Option<u64>,

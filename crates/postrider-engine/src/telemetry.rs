@@ -62,6 +62,14 @@ pub struct Telemetry {
     pub slot_retained_bytes: Gauge,
     /// 1 while the guard confirms at the journal although a required sink is behind.
     pub guard_active: Gauge,
+    /// Bytes that the journal holds.
+    pub journal_bytes: Gauge,
+    /// Bytes that it may hold.
+    pub journal_limit_bytes: Gauge,
+    /// 1 while nothing is taken in, because the journal is full of what a required sink lacks.
+    pub intake_blocked: Gauge,
+    /// 1 where the journal no longer holds what a sink lacks.
+    pub cut_loose: Family<ConsumerLabel, Gauge>,
     /// Events settled at a sink.
     pub events_settled: Family<ConsumerLabel, Counter>,
     /// Tries of a sink that failed.
@@ -115,6 +123,10 @@ pub struct Status {
     pub circuits: BTreeMap<String, OpenCircuit>,
     /// What is on record as left out.
     pub gaps: Vec<Gap>,
+    /// What the journal's lack of room costs or is about to cost, in sentences.
+    pub room_warnings: Vec<String>,
+    /// The same of the log that the server keeps.
+    pub slot_warning: Option<String>,
 }
 
 /// An endpoint whose calls failed one after the other, by this machine's clock.
@@ -148,6 +160,10 @@ impl Telemetry {
         r.register("confirmed_lsn_bytes", "Log position confirmed to the slot", self.confirmed_lsn.clone());
         r.register("slot_retained_bytes", "Log kept by the server for the slot", self.slot_retained_bytes.clone());
         r.register("guard_active", "1 while the guard confirms at the journal", self.guard_active.clone());
+        r.register("journal_bytes", "Bytes that the journal holds", self.journal_bytes.clone());
+        r.register("journal_limit_bytes", "Bytes that the journal may hold", self.journal_limit_bytes.clone());
+        r.register("intake_blocked", "1 while the journal is full and nothing is read", self.intake_blocked.clone());
+        r.register("cut_loose", "1 where the journal no longer holds what a sink lacks", self.cut_loose.clone());
         r.register("events_settled", "Events settled at a sink", self.events_settled.clone());
         r.register("sink_failures", "Failed tries of a sink", self.sink_failures.clone());
         r.register("alarms", "Changes a consumer could not use", self.alarms.clone());

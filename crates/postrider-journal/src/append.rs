@@ -39,6 +39,8 @@ pub(crate) struct Appender {
     /// What stands before this in the open transaction is on its way to the disk.
     early: u64,
     buffer: Vec<u8>,
+    /// The segment that is written has its first transaction.
+    has_begun: bool,
 }
 
 /// What the writer goes back to when a transaction is cut.
@@ -54,7 +56,7 @@ impl Appender {
         let complete = Complete { end: tail.end, chain: tail.chain, order: tail.order };
         let log = Arc::clone(sync.log());
         let segment_bytes = settings.segment_bytes;
-        Appender { log, sync, identity, segment_bytes, tail, complete, early: 0, buffer: Vec::new() }
+        Appender { log, sync, identity, segment_bytes, tail, complete, early: 0, buffer: Vec::new(), has_begun: false }
     }
 
     /// Fills the buffer with the frames of all parts and returns the end after the last complete one, if there is any. A batch
@@ -86,6 +88,16 @@ impl Appender {
         }
     }
 
+    /// Notes when what stands in the segment began, for its retention by age.
+    fn begin(&mut self, batch: &TransactionBatch) {
+        if let Some(first) = batch.parts().next().filter(|_| !self.has_begun)
+            && let Some(written) = self.log.segments().back_mut()
+        {
+            written.begun_at.get_or_insert(first.head.committed_at);
+            self.has_begun = true;
+        }
+    }
+
     /// Starts the next segment, at the end of the last or behind it. Its content counts as durable only once the old one is.
     fn rotate(&mut self, begins: Lsn, schema: &SchemaBlock) -> Result<()> {
         let Complete { end, chain, order } = self.complete;
@@ -103,8 +115,9 @@ impl Appender {
                 last.sealed_bytes = end.offset;
             }
             let before = header.before();
-            segments.push_back(Segment { name, before, proven: false, sealed_bytes: 0, cut: None });
+            segments.push_back(Segment { name, before, proven: false, sealed_bytes: 0, begun_at: None, cut: None });
         }
+        self.has_begun = false;
         self.sync.watch_segment(name, Arc::clone(&self.tail.file), SyncPoint::SegmentHead);
         Ok(())
     }
@@ -119,6 +132,7 @@ impl JournalWriter for Appender {
             .write_at(&self.buffer, self.tail.end.offset)
             .map_err(|error| self.log.fail_disk("cannot append to the journal", error))?;
         self.tail.end.offset = self.tail.end.offset.saturating_add(failure::offset(self.buffer.len()));
+        self.begin(batch);
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_BYTES_KEPT);
         if let Some(complete) = complete {

@@ -13,7 +13,7 @@ use postrider_core::transaction::{Part, PartHead, PartKind, TransactionBatch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const SETTINGS: Settings = Settings { segment_bytes: 6_000, retain_bytes: 15_000 };
+const SETTINGS: Settings = Settings { segment_bytes: 6_000, retain_bytes: 15_000, retain_age: None };
 const CONSUMERS: [&str; 2] = ["stages", "events"];
 
 /// A part as it was appended and must be found.
@@ -149,7 +149,7 @@ fn step(world: &mut World, opened: &mut Opened, chance: &mut Chance) -> Result<(
             if let Some(parts) = durable.iter().rev().nth(from) {
                 world.released = world.released.max(Some(place_of(parts)));
             }
-            opened.journal.release(world.released.unwrap_or(Position::START))?;
+            opened.journal.release(world.released.unwrap_or(Position::START), Timestamp::default())?;
             save(world, opened, chance)
         }
         11 => record(world, opened),
@@ -259,7 +259,7 @@ fn nothing_durable_is_lost_whenever_the_power_goes() {
 /// Why opening cuts a bad frame in the last segment although whole ones stand behind it.
 #[test]
 fn a_crash_may_leave_a_hole_with_whole_frames_behind_it() {
-    let settings = Settings { segment_bytes: 1 << 20, retain_bytes: 1 << 30 };
+    let settings = Settings { segment_bytes: 1 << 20, retain_bytes: 1 << 30, retain_age: None };
     let disk = FakeDisk::new();
     let mut opened = open_fake(&disk, &settings);
     append_to(opened.writer.as_mut(), &[(transaction(10, 15, 1), message(b"durable"))]);

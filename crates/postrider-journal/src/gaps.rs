@@ -40,9 +40,11 @@ impl Gaps {
     /// Adds a gap, or makes the one longer that it goes on from. Waits for the disk.
     pub(crate) fn record(&self, disk: &dyn Disk, gap: Gap) -> Result<()> {
         let mut all = self.all();
-        let same = |held: &&mut Gap| !held.accepted && held.consumer == gap.consumer && held.reason == gap.reason;
-        match all.iter_mut().filter(same).find(|held| held.from <= gap.from && gap.from <= held.to) {
-            Some(held) if gap.to <= held.to => return Ok(()),
+        let same = |held: &Gap| held.consumer == gap.consumer && held.reason == gap.reason && held.from <= gap.from;
+        if all.iter().any(|held| same(held) && gap.to <= held.to) {
+            return Ok(());
+        }
+        match all.iter_mut().find(|held| !held.accepted && same(held) && gap.from <= held.to) {
             Some(held) => held.to = gap.to,
             None => all.push(gap),
         }

@@ -13,7 +13,7 @@ use postrider_core::time::Timestamp;
 use postrider_core::transaction::{PartHead, TransactionBatch};
 use std::sync::Arc;
 
-const SMALL: Settings = Settings { segment_bytes: 500, retain_bytes: 1_000 };
+const SMALL: Settings = Settings { segment_bytes: 500, retain_bytes: 1_000, retain_age: None };
 
 fn opened(disk: &FakeDisk, identity: &SourceIdentity) -> Opened {
     open_on(Arc::new(disk.clone()), identity, &SMALL).unwrap()
@@ -147,7 +147,7 @@ fn an_adopted_server_begins_a_generation_whose_positions_rise() {
     assert_eq!(journal.positions.load("sink").unwrap(), Some(whole(1, 150)));
     // Retention passes from one generation to the next.
     block_on(journal.journal.durable_past(Lsn(30))).unwrap();
-    journal.journal.release(whole(2, 240)).unwrap();
+    journal.journal.release(whole(2, 240), Timestamp::default()).unwrap();
     block_on(journal.positions.save(&[])).unwrap();
     assert_eq!(seen(journal.journal.follow(whole(2, 240))), of(2, &numbered(25, 25)));
     assert_eq!(journal.journal.follow(whole(1, 150)).unwrap_err().kind(), ErrorKind::JournalForeign);

@@ -5,6 +5,7 @@ use crate::failure::{self, FirstFailure};
 use crate::segment::SegmentName;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::time::Timestamp;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
@@ -42,6 +43,8 @@ pub(crate) struct Segment {
     pub(crate) proven: bool,
     /// Its final length; 0 for the one that is being written.
     pub(crate) sealed_bytes: u64,
+    /// When its first transaction was committed; `None` where it has none yet, or it cannot be read.
+    pub(crate) begun_at: Option<Timestamp>,
     /// What commits in it at or after this never happened on the server that was adopted since.
     pub(crate) cut: Option<Lsn>,
 }
@@ -104,5 +107,5 @@ fn too_old(segments: &VecDeque<Segment>) -> Error {
     let oldest = segments.front().map_or_else(String::new, |segment| segment.before.to_string());
     Error::new(ErrorKind::JournalForeign, "the journal no longer holds what comes after this position")
         .with_detail(format!("The oldest position that can be followed is {oldest}."))
-        .with_hint("Rebuild the consumer, or start it at the oldest position and accept the gap.")
+        .with_hint("Rebuild the consumer from the tables, or stop Postrider and set it to what is held: postrider replay NAME --from beginning --skip")
 }

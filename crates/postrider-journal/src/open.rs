@@ -9,15 +9,17 @@ use crate::gaps::Gaps;
 use crate::log::Log;
 use crate::positions::{Positions, SavedPositions};
 use crate::recover::{Heir, Tail, recover};
-use crate::retention::Retention;
+use crate::retention::{Bounds, Retention};
 use crate::sync::{Beside, SyncThread};
 use crate::synced::{Synced, SyncedTo};
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{BoxFuture, Follower, Gap, Journal, JournalWriter, PositionStore, SourceIdentity};
+use postrider_core::ports::{BoxFuture, Follower, Gap, Journal, JournalWriter, PositionStore, Room, SourceIdentity};
 use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::time::Timestamp;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How large the journal may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub struct Settings {
     pub segment_bytes: u64,
     /// Old segments go, if nobody needs them, once all together are larger, in bytes.
     pub retain_bytes: u64,
+    /// Old segments go, if nobody needs them, once all in them was committed longer ago than this; `None`: age is no reason.
+    pub retain_age: Option<Duration>,
 }
 
 /// An open journal. The directory stays locked until all three are dropped; that waits for the fsync under way, if any.
@@ -43,12 +47,13 @@ pub struct Opened {
 #[derive(Debug)]
 struct OpenJournal {
     sync: Arc<SyncThread>,
+    bounds: Bounds,
 }
 
 impl Default for Settings {
     /// Segments of 64 MiB, 20 GiB of them.
     fn default() -> Settings {
-        Settings { segment_bytes: 64 * 1024 * 1024, retain_bytes: 20 * 1024 * 1024 * 1024 }
+        Settings { segment_bytes: 64 * 1024 * 1024, retain_bytes: 20 * 1024 * 1024 * 1024, retain_age: None }
     }
 }
 
@@ -84,13 +89,14 @@ pub fn open_on(disk: Arc<dyn Disk>, identity: &SourceIdentity, settings: &Settin
         .map_err(refused)?;
     let beside = Beside { positions: Positions::open(disk.as_ref())?, gaps: Gaps::open(disk.as_ref())?, synced };
     let log = Arc::new(Log::new(disk, recovered.segments, recovered.tail.end));
-    let sync = Arc::new(SyncThread::start(log, lock, beside, Retention::new(settings.retain_bytes))?);
+    let bounds = Bounds { bytes_max: settings.retain_bytes, age_max: settings.retain_age };
+    let sync = Arc::new(SyncThread::start(log, lock, beside, Retention::new(bounds))?);
     let name = sync.log().segment(recovered.tail.end.segment)?.name;
     sync.watch_segment(name, Arc::clone(&recovered.tail.file), SyncPoint::SegmentData);
     Ok(Opened {
         writer: Box::new(Appender::new(Arc::clone(&sync), recovered.identity.clone(), settings, recovered.tail)),
         identity: recovered.identity,
-        journal: Arc::new(OpenJournal { sync: Arc::clone(&sync) }),
+        journal: Arc::new(OpenJournal { sync: Arc::clone(&sync), bounds }),
         positions: Arc::new(SavedPositions(sync)),
     })
 }
@@ -118,9 +124,13 @@ impl Journal for OpenJournal {
         Ok(Box::new(Cursor::open(Arc::clone(self.sync.log()), after)?))
     }
 
-    fn release(&self, position: Position) -> Result<()> {
+    fn room(&self, now: Timestamp) -> Room {
+        self.bounds.room(self.sync.log(), now)
+    }
+
+    fn release(&self, position: Position, now: Timestamp) -> Result<()> {
         self.sync.log().failure.check()?;
-        self.sync.release(position);
+        self.sync.release(position, now);
         Ok(())
     }
 

@@ -438,7 +438,7 @@ fn forget_removed(log: &Log) -> Result<bool> {
 
 fn listed(opened: &OpenedSegment) -> Segment {
     let header = &opened.header;
-    Segment { name: header.name, before: header.before(), proven: true, sealed_bytes: 0, cut: None }
+    Segment { name: header.name, before: header.before(), proven: true, sealed_bytes: 0, begun_at: None, cut: None }
 }
 
 fn opening(disk: &dyn Disk, name: SegmentName, failure: OpenFailure) -> Error {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 type Parts = Vec<(PartHead, Vec<u8>)>;
 
-const LARGE: Settings = Settings { segment_bytes: 1 << 20, retain_bytes: 1 << 30 };
+const LARGE: Settings = Settings { segment_bytes: 1 << 20, retain_bytes: 1 << 30, retain_age: None };
 
 /// All that can be read after `after` as things are.
 fn read(reader: &Reader, after: Position) -> Result<Parts> {
@@ -210,7 +210,7 @@ fn what_retention_took_is_named_as_gone() {
         append(opened.writer.as_mut(), parts);
     }
     block_on(opened.journal.durable_past(Lsn(600))).unwrap();
-    opened.journal.release(whole(600)).unwrap();
+    opened.journal.release(whole(600), Timestamp::default()).unwrap();
     while disk.files().len() > 5 {
         std::thread::yield_now();
     }

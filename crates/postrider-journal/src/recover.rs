@@ -24,6 +24,7 @@ use crate::synced::{self, SyncedTo};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{SchemaBlock, SourceIdentity, foreign_journal};
 use postrider_core::position::{Generation, Lsn};
+use postrider_core::time::Timestamp;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -126,6 +127,16 @@ pub(crate) fn list(disk: &dyn Disk) -> Result<(Vec<SegmentName>, Vec<SegmentName
     Ok((names(proven), names(provisional)))
 }
 
+/// When the first transaction of a segment was committed. One that cannot be read is no matter here: whoever follows it is told.
+fn begun_at(disk: &dyn Disk, name: SegmentName) -> Option<Timestamp> {
+    let mut frames = open_segment(disk, name, &name.proven()).ok()?.frames;
+    let length = frames.length().ok()?;
+    match frames.next(length).ok()? {
+        Next::Frame(FrameHead::Part(head), _) => Some(head.committed_at),
+        _ => None,
+    }
+}
+
 /// The way from the oldest segment to the end of the log.
 #[derive(Debug)]
 struct Walk<'a> {
@@ -153,7 +164,8 @@ impl Walk<'_> {
 
     fn push(&mut self, header: SegmentHeader, sealed_bytes: u64) {
         let (name, before) = (header.name, header.before());
-        self.segments.push_back(Segment { name, before, proven: true, sealed_bytes, cut: None });
+        let begun_at = begun_at(self.disk, name);
+        self.segments.push_back(Segment { name, before, proven: true, sealed_bytes, begun_at, cut: None });
         self.headers.push(header);
     }
 

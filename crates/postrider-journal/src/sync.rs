@@ -14,6 +14,7 @@ use crate::synced::{Synced, SyncedTo};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::Gap;
 use postrider_core::position::{Lsn, Position};
+use postrider_core::time::Timestamp;
 use std::io;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -190,8 +191,8 @@ impl SyncThread {
     }
 
     /// From now on no more is needed than what stands after `position`.
-    pub(crate) fn release(&self, position: Position) {
-        self.shared.orders().retention.release(position);
+    pub(crate) fn release(&self, position: Position, now: Timestamp) {
+        self.shared.orders().retention.release(position, now);
         self.shared.changed.notify_all();
     }
 }

@@ -106,7 +106,7 @@ pub(crate) fn refusal(result: Result<impl std::fmt::Debug>) -> Error {
     result.unwrap_err()
 }
 
-pub(crate) const SMALL: Settings = Settings { segment_bytes: 500, retain_bytes: 1_000 };
+pub(crate) const SMALL: Settings = Settings { segment_bytes: 500, retain_bytes: 1_000, retain_age: None };
 
 #[test]
 fn what_is_appended_is_followed_and_found_again_on_the_real_disk() {
@@ -312,7 +312,9 @@ fn after_a_failed_fsync_nothing_is_accepted() {
 fn writer_followers_and_syncs_go_on_side_by_side() {
     const COUNT: u32 = 3_000;
     let dir = tempfile::tempdir().unwrap();
-    let opened = open(dir.path(), &identity(), &Settings { segment_bytes: 2_000, retain_bytes: 4_000 }).unwrap();
+    let opened =
+        open(dir.path(), &identity(), &Settings { segment_bytes: 2_000, retain_bytes: 4_000, retain_age: None })
+            .unwrap();
     let Opened { mut writer, journal, .. } = opened;
     let last = Lsn(u64::from(COUNT) * 10 + 5);
     std::thread::scope(|threads| {
@@ -340,7 +342,7 @@ fn writer_followers_and_syncs_go_on_side_by_side() {
         });
     });
     assert_eq!(journal.durable(), last);
-    journal.release(whole(last.0)).unwrap();
+    journal.release(whole(last.0), Timestamp::default()).unwrap();
 }
 
 #[test]
@@ -385,7 +387,7 @@ fn retention_keeps_what_is_not_released_and_tells_who_comes_too_late() {
     // A save is done after retention has looked.
     block_on(opened.positions.save(&[])).unwrap();
     assert_eq!(segments(), before, "nothing was released");
-    opened.journal.release(whole(500)).unwrap();
+    opened.journal.release(whole(500), Timestamp::default()).unwrap();
     block_on(opened.positions.save(&[])).unwrap();
     assert!(segments() < before);
     assert_eq!(drain(opened.journal.follow(whole(500)).unwrap().as_mut()).unwrap(), all[50..]);
@@ -394,6 +396,52 @@ fn retention_keeps_what_is_not_released_and_tells_who_comes_too_late() {
     let oldest = drain(opened.journal.follow(Position::START).unwrap().as_mut()).unwrap();
     assert!(all.ends_with(&oldest) && oldest.len() < all.len());
     assert_eq!(refusal(drain(early.as_mut())).kind(), ErrorKind::JournalForeign, "its next segment is gone");
+}
+
+#[test]
+fn the_room_says_what_has_to_go_by_size_and_a_little_before() {
+    let mut opened = open_fake(&FakeDisk::new(), &SMALL);
+    for parts in numbered(100).chunks(5) {
+        append(opened.writer.as_mut(), parts);
+    }
+    let now = Timestamp::default();
+    block_on(opened.journal.durable_past(Lsn::ZERO)).unwrap();
+    let room = opened.journal.room(now);
+    assert!(room.held_bytes > 2 * room.limit_bytes && room.limit_bytes == 1_000, "{room:?}");
+    assert!(room.over.is_some() && room.near >= room.over && room.expired == room.over, "{room:?}");
+    assert!(room.oldest < room.over.unwrap());
+    opened.journal.release(room.over.unwrap(), now).unwrap();
+    block_on(opened.positions.save(&[])).unwrap();
+    let made = opened.journal.room(now);
+    assert!(made.held_bytes <= made.limit_bytes && made.over.is_none() && Some(made.oldest) == room.over, "{made:?}");
+}
+
+/// The transactions were committed a microsecond after each other.
+#[test]
+fn retention_by_age_takes_what_is_old_and_not_needed_and_knows_the_times_again() {
+    let disk = FakeDisk::new();
+    let settings = Settings { retain_bytes: 1 << 20, retain_age: Some(Duration::from_micros(50)), ..SMALL };
+    let mut opened = open_fake(&disk, &settings);
+    for parts in numbered(100).chunks(5) {
+        append(opened.writer.as_mut(), parts);
+    }
+    block_on(opened.journal.durable_past(Lsn::ZERO)).unwrap();
+    assert_eq!(opened.journal.room(Timestamp(50)).expired, None, "nothing is older");
+    let now = Timestamp(110);
+    let room = opened.journal.room(now);
+    let expired = room.expired.unwrap();
+    assert!((Lsn(400)..Lsn(590)).contains(&expired.commit_lsn), "what was committed at 60 is kept: {room:?}");
+    assert_eq!((room.over, room.near), (None, None), "there is room");
+    opened.journal.release(Position::START, now).unwrap();
+    block_on(opened.positions.save(&[])).unwrap();
+    assert_eq!(opened.journal.room(now).oldest, room.oldest, "somebody needs it");
+    opened.journal.release(whole(1_000), now).unwrap();
+    block_on(opened.positions.save(&[])).unwrap();
+    assert_eq!(opened.journal.room(now).oldest, expired);
+    drop(opened);
+    let opened = open_fake(&disk, &settings);
+    assert_eq!(opened.journal.room(now).expired, None);
+    assert!(opened.journal.room(Timestamp(140)).expired > Some(expired));
 }
 
 #[test]

@@ -30,8 +30,11 @@ pub(crate) fn primary(configuration: &Configuration) -> PgPrimary {
 /// The journal of this source.
 pub(crate) fn journal(configuration: &Configuration, identity: &SourceIdentity) -> Result<Opened> {
     let journal = &configuration.journal;
-    let settings =
-        postrider_journal::Settings { segment_bytes: journal.segment_bytes, retain_bytes: journal.retention_bytes };
+    let settings = postrider_journal::Settings {
+        segment_bytes: journal.segment_bytes,
+        retain_bytes: journal.retention_bytes,
+        retain_age: journal.retention_age,
+    };
     postrider_journal::open(&journal.dir, identity, &settings)
 }
 
@@ -112,6 +115,7 @@ pub(crate) fn settings(configuration: &Configuration) -> Settings {
     let periods = configuration.periods;
     Settings {
         ack: configuration.ack,
+        when_full: configuration.journal.when_full,
         wal_guard_bytes: configuration.wal_guard_bytes,
         periods,
         limits: Limits { drain: configuration.drain, heartbeat_overdue: overdue(periods), ..Limits::default() },

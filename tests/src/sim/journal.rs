@@ -5,9 +5,10 @@ use super::shared::{Bug, Process, Sim};
 use super::signal::Signal;
 use postrider_core::error::Result;
 use postrider_core::ports::{
-    BoxFuture, Follower, Gap, Journal, JournalWriter, PositionStore, SchemaBlock, SourceIdentity,
+    BoxFuture, Follower, Gap, Journal, JournalWriter, PositionStore, Room, SchemaBlock, SourceIdentity,
 };
 use postrider_core::position::{Generation, Lsn, Position};
+use postrider_core::time::Timestamp;
 use postrider_core::transaction::{PartHead, PartKind, TransactionBatch, push_message};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -242,7 +243,12 @@ impl Journal for Door {
         Ok(Box::new(Cursor { journal: self.0.clone(), next, started: false, schema: None }))
     }
 
-    fn release(&self, _position: Position) -> Result<()> {
+    fn room(&self, _now: Timestamp) -> Room {
+        let oldest = Position::START;
+        Room { held_bytes: 0, limit_bytes: u64::MAX, oldest, expired: None, over: None, near: None }
+    }
+
+    fn release(&self, _position: Position, _now: Timestamp) -> Result<()> {
         Ok(())
     }
 

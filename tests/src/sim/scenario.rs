@@ -15,7 +15,7 @@ use postrider_core::error::Result;
 use postrider_core::history::{ConfirmPolicy, Record, Rules, StageRule, Violation, check};
 use postrider_core::work::{StageName, StageState, WorkKey};
 use postrider_engine::{
-    Ack, Limits, Parts, Periods, Settings, Shutdown, SinkPart, Telemetry, WorkPart, WorkSettings, run,
+    Ack, Limits, Parts, Periods, Settings, Shutdown, SinkPart, Telemetry, WhenFull, WorkPart, WorkSettings, run,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -264,6 +264,7 @@ impl Machine {
     fn settings(&self) -> Settings {
         Settings {
             ack: if self.policy == ConfirmPolicy::Sinks { Ack::Sinks } else { Ack::Journal },
+            when_full: WhenFull::Block,
             wal_guard_bytes: None,
             periods: Periods {
                 heartbeat: Duration::from_secs(1),

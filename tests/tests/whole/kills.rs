@@ -38,7 +38,8 @@ impl Progress {
         if !rider.plan.journal.exists() {
             return;
         }
-        let settings = postrider_journal::Settings { segment_bytes: 64 << 20, retain_bytes: 20 << 30 };
+        let settings =
+            postrider_journal::Settings { segment_bytes: 64 << 20, retain_bytes: 20 << 30, retain_age: None };
         let opened = postrider_journal::open(&rider.plan.journal, identity, &settings)
             .unwrap_or_else(|error| panic!("the journal does not open: {}", error.report()));
         let end = opened.journal.appended();

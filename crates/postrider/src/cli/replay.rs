@@ -48,6 +48,8 @@ struct Plan {
     saved: Option<Position>,
     to: Position,
     direction: Ordering,
+    /// What comes after what is saved is no longer held, up to here: nobody can count it.
+    unheld_until: Option<Position>,
     between: Count,
     is_done: bool,
 }
@@ -102,13 +104,16 @@ impl Replay {
                 .with_hint("`--from beginning` sends what there is; rebuild the consumer if it needs what is gone."));
         }
         let saved = reader.positions()?.get(self.sink.as_str()).copied();
+        let oldest = reader.oldest();
         // Without a saved position the sink begins with the oldest event.
-        let (to, at) = (start.after, saved.unwrap_or_else(|| reader.oldest()));
-        let range = Range { after: at.min(to), to: Some(Limit::Position(at.max(to))), follow: false };
+        let (to, at) = (start.after, saved.unwrap_or(oldest));
+        let unheld_until = (at < oldest).then_some(oldest);
+        let range = Range { after: at.min(to).max(oldest), to: Some(Limit::Position(at.max(to))), follow: false };
         let routing = Routing { work: None, ..wiring::routing(configuration) };
         let mut between = Count { router: Router::new(routing), events: 0, committed: None };
         walk(reader, range, world, &mut between).await?;
-        Ok(Plan { sink: self.sink.clone(), saved, to, direction: to.cmp(&at), between, is_done: false })
+        let direction = to.cmp(&at);
+        Ok(Plan { sink: self.sink.clone(), saved, to, direction, unheld_until, between, is_done: false })
     }
 }
 
@@ -126,6 +131,7 @@ impl Plan {
                 Ordering::Greater => "forward",
             },
             "events": self.between.events,
+            "unheld_until": self.unheld_until.map(|position| position.to_string()),
             "first_committed_at": time(|both| both.0),
             "last_committed_at": time(|both| both.1),
             "done": self.is_done,
@@ -135,7 +141,7 @@ impl Plan {
     fn to_text(&self) -> String {
         let Plan { sink, to, .. } = self;
         let saved = self.saved.map_or("where nothing is saved yet".to_owned(), |saved| format!("at {saved}"));
-        let events = self.between.to_text();
+        let events = self.events();
         match (self.direction, self.is_done) {
             (Ordering::Equal, _) => format!("{sink}: {saved}, which is there already; nothing was changed"),
             (Ordering::Less, true) => {
@@ -155,8 +161,16 @@ impl Plan {
         }
     }
 
+    fn events(&self) -> String {
+        let counted = self.between.to_text();
+        match self.unheld_until {
+            Some(oldest) => format!("what is no longer held, and not counted, up to {oldest}; and {counted}"),
+            None => counted,
+        }
+    }
+
     fn would_skip(&self) -> Error {
-        let (sink, to, events) = (&self.sink, self.to, self.between.to_text());
+        let (sink, to, events) = (&self.sink, self.to, self.events());
         Error::new(ErrorKind::Configuration, "the sink has not come so far yet, and would be set forward")
             .with_detail(format!("Set to {to}, {sink} would never be sent {events}."))
             .with_hint("If that is meant, say `--skip`, too.")

@@ -15,7 +15,7 @@ use crate::config::typed;
 use postrider_core::error::Error;
 use postrider_core::route::{OutboxPrefix, OutboxTable};
 use postrider_delivery::Endpoint;
-use postrider_engine::{Ack, Periods};
+use postrider_engine::{Ack, Periods, WhenFull};
 use postrider_postgres::{ConnectOptions, Failover};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -61,6 +61,9 @@ pub(crate) struct Journal {
     pub(crate) dir: PathBuf,
     pub(crate) segment_bytes: u64,
     pub(crate) retention_bytes: u64,
+    /// `None`: age is no reason.
+    pub(crate) retention_age: Option<Duration>,
+    pub(crate) when_full: WhenFull,
     pub(crate) staging_bytes: u64,
 }
 

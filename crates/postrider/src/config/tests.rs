@@ -90,7 +90,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         ack = "sinks"
         source = { url = "postgres://u@h/d", slot = "postrider", publication = "postrider", streaming = true,
             two_phase = false, standby = false }
-        journal = { dir = "d", segment_size = "64MiB", retention = { size = "20GiB" }, staging_size = "10GiB" }
+        journal = { dir = "d", segment_size = "64MiB", retention = { size = "20GiB" }, when_full = "block", staging_size = "10GiB" }
         outbox = [{ table = "o", columns = { id = "id", aggregate_key = "aggregate_key", event_type = "event_type",
             payload = "payload", topic = "topic", headers = "headers", created_at = "created_at",
             published_at = "published_at" } }]

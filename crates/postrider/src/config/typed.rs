@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 pub(crate) const TOP_LEVEL_KEYS: [&str; 2] = ["ack", "wal_guard"];
 
 /// Keys that the design has and this version does not, with their tables.
-pub(crate) const LATER_KEYS: [(&str, &str); 7] = [
-    ("journal.retention", "age"),
+pub(crate) const LATER_KEYS: [(&str, &str); 6] = [
     ("work.stage", "async"),
     ("work.stage", "compensate"),
     ("work.stage", "key_retention"),
@@ -105,6 +104,12 @@ typed_table! {
         segment_size: ByteSize,
         /// How much journal is kept, so that a consumer can be set back.
         retention: Retention,
+        /// What to do once the journal is larger than `retention.size` and a required sink lacks the oldest of it. `"block"`: nothing
+        /// more is read, for no stage and no sink, until there is room, and the server keeps its log. `"drop_oldest"`: the
+        /// oldest goes, and the sink is cut loose with what it lacks on record, as an optional one is in any case; the
+        /// slot no longer waits for it.
+        /// Default: `"block"`.
+        when_full: String,
         /// How much of transactions in progress may wait in the directory, beside the journal itself. A transaction
         /// that goes beyond is read again after its commit, and waits on the primary's disk until then. Prepared
         /// transactions do not count: they have to be kept.
@@ -116,9 +121,13 @@ typed_table! {
 typed_table! {
     /// How much journal is kept.
     Retention {
-        /// The oldest files go once the journal is larger than this, but never what a required sink still lacks.
+        /// The oldest files go once the journal is larger than this. An optional sink that lacks some of it is cut loose, with
+        /// what it lacks on record; of a required one `when_full` says what happens. A warning comes at four fifths.
         /// Default: `"20GiB"`.
         size: ByteSize,
+        /// Files go, too, once all in them was committed longer ago than this, but never what a required sink still lacks.
+        /// Default: never.
+        age: Span,
     }
 }
 
@@ -265,7 +274,8 @@ typed_table! {
         url: Secret,
         /// For `ndjson`: the file; `"-"` is standard output.
         path: String,
-        /// The journal keeps what this sink lacks, and with `ack = "sinks"` the server does, too.
+        /// The journal keeps what this sink lacks, and with `ack = "sinks"` the server does, too. Otherwise it is cut loose
+        /// where it holds a full journal.
         /// Default: `true`.
         required: bool,
         /// Events come once what they tell of is visible to every new session on the primary. For consumers that read the tables

@@ -39,6 +39,8 @@ pub(crate) struct Report {
     pub(crate) circuits: BTreeMap<String, CircuitReport>,
     /// What is on record as left out and not yet accepted, a sentence each.
     pub(crate) gaps: Vec<String>,
+    /// What the lack of room costs or is about to cost, and what to type.
+    pub(crate) warnings: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +150,7 @@ impl Report {
             consumers: consumers.collect(),
             stages: stages.collect(),
             circuits: circuits.collect(),
+            warnings: status.slot_warning.into_iter().chain(status.room_warnings).collect(),
             gaps: status.gaps.iter().filter(|gap| !gap.accepted).map(describe).collect(),
         }
     }
@@ -229,6 +232,9 @@ impl fmt::Display for Report {
             for sentence in consumer.trouble.iter().chain(&consumer.cure) {
                 writeln!(f, "            {sentence}")?;
             }
+        }
+        for warning in &self.warnings {
+            writeln!(f, "warning:    {warning}")?;
         }
         for gap in &self.gaps {
             writeln!(f, "left out:   {gap}")?;

@@ -6,11 +6,12 @@ use crate::config::quantity::ByteSize;
 use crate::config::secret::Secret;
 use crate::config::typed;
 use postrider_core::route::{OutboxColumns, OutboxPrefix, OutboxTable};
-use postrider_engine::{Ack, Periods};
+use postrider_engine::{Ack, Periods, WhenFull};
 use postrider_postgres::{ConnectOptions, Failover};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const SEGMENT_BYTES: ByteSize = ByteSize(64 << 20);
 const SEGMENT_BYTES_MIN: ByteSize = ByteSize(1 << 20);
@@ -129,8 +130,10 @@ impl Reader<'_> {
                 format!("`journal.segment_size` is out of range: {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}"),
             );
         }
-        let retention = journal.retention.and_then(|retention| retention.value.size);
-        let retention = retention.unwrap_or(At { value: RETENTION_BYTES, place });
+        let kept = journal.retention.map(|retention| retention.value).unwrap_or_default();
+        let retention = kept.size.unwrap_or(At { value: RETENTION_BYTES, place });
+        let retention_age = kept.age.map(|age| self.span("journal.retention.age", Some(age), Duration::MAX));
+        let when_full = self.when_full(journal.when_full);
         if retention.value < segment.value {
             self.problems.report_with_hint(
                 retention.place,
@@ -140,7 +143,26 @@ impl Reader<'_> {
         }
         let dir = PathBuf::from(dir?.value);
         let staging_bytes = journal.staging_size.map_or(STAGING_BYTES, |size| size.value).0;
-        Some(Journal { dir, segment_bytes: segment.value.0, retention_bytes: retention.value.0, staging_bytes })
+        Some(Journal {
+            dir,
+            segment_bytes: segment.value.0,
+            retention_bytes: retention.value.0,
+            retention_age,
+            when_full: when_full?,
+            staging_bytes,
+        })
+    }
+
+    fn when_full(&mut self, when_full: Option<At<String>>) -> Option<WhenFull> {
+        let Some(when_full) = when_full else { return Some(WhenFull::Block) };
+        match when_full.value.as_str() {
+            "block" => Some(WhenFull::Block),
+            "drop_oldest" => Some(WhenFull::DropOldest),
+            _ => {
+                self.word(&when_full, "journal.when_full", &["block", "drop_oldest"], &[]);
+                None
+            }
+        }
     }
 
     pub(super) fn ack(&mut self, ack: Option<At<String>>) -> Option<Ack> {
