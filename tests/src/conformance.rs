@@ -7,7 +7,6 @@ pub mod case;
 pub mod lines;
 pub mod oracle;
 pub mod recording;
-pub mod reference;
 pub mod replica;
 pub mod server;
 pub mod substance;

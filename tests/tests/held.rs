@@ -12,7 +12,6 @@ mod needs_postgres {
 
     /// Every transaction that does not fit is streamed: some hundred rows of these tests.
     const SMALL_MEMORY: (&str, &str) = ("logical_decoding_work_mem", "64kB");
-    const PREPARED: (&str, &str) = ("max_prepared_transactions", "10");
 
     macro_rules! on_version {
         ($module:ident, $version:literal, $($name:ident),*) => {
@@ -243,10 +242,10 @@ mod needs_postgres {
 
     /// P-09.
     fn without_two_phase_a_prepared_transaction_comes_at_its_commit(version: u32) {
-        let server = Server::start(version, &[PREPARED]);
-        server.run(&format!("BEGIN; {} PREPARE TRANSACTION 'g';", rows(1..=3)));
+        let server = Server::start(version, &[]);
+        server.run(&format!("BEGIN; {} PREPARE TRANSACTION '@_g';", rows(1..=3)));
         server.run(&rows(10..=10));
-        server.run("COMMIT PREPARED 'g'");
+        server.run("COMMIT PREPARED '@_g'");
         let drain = server.drain("one_phase", |source| source.streaming(true)).read_to_end();
         assert_eq!(drain.contents(), ["10", "1", "2", "3"]);
         assert!(!drain.kinds().contains('b'), "{}", drain.kinds());
@@ -254,7 +253,7 @@ mod needs_postgres {
 
     /// P-10.
     fn a_prepared_transaction_waits_for_its_verdict_across_restarts_of_both(version: u32) {
-        let mut server = Server::start(version, &[PREPARED, SMALL_MEMORY]);
+        let mut server = Server::alone(version, &[SMALL_MEMORY]);
         if version < 15 {
             let error = server.drain("refused", |source| source.two_phase(true)).open_error();
             assert_eq!(error.kind(), ErrorKind::Configuration, "{}", error.report());
@@ -262,13 +261,13 @@ mod needs_postgres {
         }
         let mut drain = server.drain("two_phase", |source| source.streaming(true).two_phase(true));
         drain.read_to_end_of_log();
-        server.run(&format!("BEGIN; {} PREPARE TRANSACTION 'small';", rows(1..=3)));
+        server.run(&format!("BEGIN; {} PREPARE TRANSACTION '@_small';", rows(1..=3)));
         server.run(&format!(
-            "BEGIN; {} SAVEPOINT a; {} ROLLBACK TO a; PREPARE TRANSACTION 'large';",
+            "BEGIN; {} SAVEPOINT a; {} ROLLBACK TO a; PREPARE TRANSACTION '@_large';",
             rows(10_001..=11_000),
             rows(20_001..=21_000)
         ));
-        server.run(&format!("BEGIN; {} PREPARE TRANSACTION 'undone';", rows(30_001..=30_002)));
+        server.run(&format!("BEGIN; {} PREPARE TRANSACTION '@_undone';", rows(30_001..=30_002)));
         server.run(&rows(100..=100));
         drain.read_to_end_of_log();
         assert_eq!(drain.contents(), ["100"]);
@@ -277,10 +276,10 @@ mod needs_postgres {
         drain.crash();
         server.restart(Shutdown::Immediate);
         drain.moved(&server);
-        server.run("ROLLBACK PREPARED 'undone'");
-        server.run("COMMIT PREPARED 'large'");
+        server.run("ROLLBACK PREPARED '@_undone'");
+        server.run("COMMIT PREPARED '@_large'");
         server.run(&rows(101..=101));
-        server.run("COMMIT PREPARED 'small'");
+        server.run("COMMIT PREPARED '@_small'");
         drain.read_to_end_of_log();
         let expected = [texts([100]), texts(10_001..=11_000), texts([101, 1, 2, 3])].concat();
         assert_eq!(drain.contents(), expected);
@@ -298,13 +297,13 @@ mod needs_postgres {
         if version < 15 {
             return;
         }
-        let server = Server::start(version, &[PREPARED]);
+        let server = Server::start(version, &[]);
         let mut drain = server.drain("again", |source| source.two_phase(true));
-        server.run(&format!("BEGIN; {} PREPARE TRANSACTION 'g';", rows(1..=3)));
+        server.run(&format!("BEGIN; {} PREPARE TRANSACTION '@_g';", rows(1..=3)));
         drain.read_until_kinds("P");
         drain.crash();
         drain.wish(|source| source.two_phase(false));
-        server.run("COMMIT PREPARED 'g'");
+        server.run("COMMIT PREPARED '@_g'");
         drain.read_to_end_of_log();
         assert_eq!(drain.contents(), ["1", "2", "3"]);
         assert_eq!(drain.kinds_since_crash().matches('b').count(), 1, "{}", drain.kinds_since_crash());
@@ -315,17 +314,17 @@ mod needs_postgres {
         if version < 15 {
             return;
         }
-        let server = Server::start(version, &[PREPARED]);
+        let server = Server::start(version, &[]);
         let mut drain = server.drain("early", |source| source);
-        server.run(&format!("BEGIN; {} PREPARE TRANSACTION 'g';", rows(1..=3)));
-        server.run(&format!("BEGIN; {} PREPARE TRANSACTION 'h';", rows(4..=6)));
+        server.run(&format!("BEGIN; {} PREPARE TRANSACTION '@_g';", rows(1..=3)));
+        server.run(&format!("BEGIN; {} PREPARE TRANSACTION '@_h';", rows(4..=6)));
         server.run(&rows(100..=100));
         drain.read_to_end_of_log();
         drain.confirm();
         drain.crash();
         drain.wish(|source| source.two_phase(true));
         drain.read_to_end_of_log();
-        server.run("ROLLBACK PREPARED 'h'; COMMIT PREPARED 'g'");
+        server.run("ROLLBACK PREPARED '@_h'; COMMIT PREPARED '@_g'");
         drain.read_to_end_of_log();
         assert_eq!(drain.contents(), ["100", "1", "2", "3"]);
         assert!(drain.kinds_since_crash().ends_with("rbRIIIPK"), "{}", drain.kinds_since_crash());
@@ -336,17 +335,17 @@ mod needs_postgres {
         if version < 15 {
             return;
         }
-        let server = Server::start(version, &[PREPARED]);
+        let server = Server::start(version, &[]);
         let mut drain = server.drain("lost", |source| source.two_phase(true));
-        server.run(&format!("BEGIN; {} PREPARE TRANSACTION 'g';", rows(1..=3)));
+        server.run(&format!("BEGIN; {} PREPARE TRANSACTION '@_g';", rows(1..=3)));
         drain.read_to_end_of_log();
         assert_eq!(drain.staged_files(), 1);
         drain.confirm();
         drain.lose_staging();
-        server.run("COMMIT PREPARED 'g'");
+        server.run("COMMIT PREPARED '@_g'");
         let Outcome::Failed(error) = drain.read_on() else { panic!("it was read") };
         assert_eq!(error.kind(), ErrorKind::JournalForeign);
-        assert!(error.report().contains("prepared as \"g\"") && error.hint().is_some(), "{}", error.report());
+        assert!(error.report().contains("_g\"") && error.hint().is_some(), "{}", error.report());
         assert!(drain.end() > Lsn::ZERO);
     }
 }

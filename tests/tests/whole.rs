@@ -1,5 +1,6 @@
 //! Tests of the whole: the real binary as a process of its own, on a real PostgreSQL, against real endpoints.
 
+mod adoption;
 mod bad_input;
 mod ending;
 mod events;

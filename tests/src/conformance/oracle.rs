@@ -1,18 +1,21 @@
 //! Whether what we read of a recording is what the server says.
 
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use postrider_core::assemble::Assembler;
 use postrider_core::change::Change;
 use postrider_core::decode::Decoder;
 use postrider_core::pgoutput::Message;
 use postrider_core::position::Lsn;
 use postrider_core::time::Timestamp;
-use postrider_core::transaction::{PartHead, PartKind, TransactionBatch, push_message};
+use postrider_core::transaction::TransactionBatch;
 use postrider_core::value::parse_timestamptz;
+use postrider_journal::open_staging;
 
 use super::case::Case;
 use super::lines;
 use super::recording::Recording;
-use super::reference;
 use super::replica::Replica;
 
 /// What was read of a recording.
@@ -27,9 +30,7 @@ struct Read {
 /// server's word.
 pub fn check(case: &Case, recording: &Recording) {
     let payloads = || recording.messages.iter().map(|sent| sent.payload.as_slice());
-    let transactions = reference::transactions(payloads());
-    // What protocol 1 sends goes the product's way; a later one's messages are put together by the reference.
-    let batch = if case.protocol() == 1 { assemble(payloads()) } else { batch_of(&transactions) };
+    let batch = assemble(payloads());
     let read = Read::of(case, &batch, recording);
     if case.unlike_test_decoding.is_some() {
         let lines: Vec<&String> = read.lines.iter().filter(|line| !is_edge(line)).collect();
@@ -46,6 +47,9 @@ pub fn check(case: &Case, recording: &Recording) {
     }
     check_immediate_messages(case, recording);
 }
+
+/// Room for what is in progress; more than any case has.
+const STAGING_BYTES: u64 = 1 << 30;
 
 /// How a logical message begins that belongs to no transaction.
 const IMMEDIATE: &str = "message: transactional: 0";
@@ -112,36 +116,24 @@ impl Read {
     }
 }
 
-/// What the assembler makes of the messages of protocol 1.
+/// What the assembler makes of the messages of any protocol version, with a staging area of its own.
 pub fn assemble<'a>(payloads: impl Iterator<Item = &'a [u8]>) -> TransactionBatch {
-    let mut assembler = Assembler::new(Lsn::ZERO);
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("postrider-oracle-{}-{number}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let mut assembler = Assembler::with_staging(Lsn::ZERO, open_staging(&folder, STAGING_BYTES).unwrap());
+    assembler.restart().unwrap();
     let mut batch = TransactionBatch::new();
     for payload in payloads {
         assembler.push(payload, &mut batch).unwrap();
-    }
-    batch
-}
-
-fn batch_of(transactions: &[reference::Transaction]) -> TransactionBatch {
-    let mut batch = TransactionBatch::new();
-    for transaction in transactions.iter().filter(|transaction| !transaction.messages.is_empty()) {
-        let mut block = Vec::new();
-        for message in transaction.schema.iter().chain(&transaction.messages) {
-            assert!(push_message(&mut block, message));
+        while assembler.is_copying() {
+            assembler.copy(&mut batch).unwrap();
         }
-        let head = PartHead {
-            kind: PartKind::Transaction,
-            commit_lsn: transaction.commit_lsn,
-            end_lsn: transaction.end_lsn,
-            xid: transaction.xid,
-            committed_at: transaction.committed_at,
-            first_ordinal: 0,
-            changes: 0,
-            first: true,
-            last: true,
-        };
-        batch.push(head, &block);
     }
+    assembler.release(Lsn(u64::MAX)).unwrap();
+    assert_eq!(fs::read_dir(folder.join("staging")).unwrap().count(), 0, "a case ends with every verdict");
+    fs::remove_dir_all(&folder).unwrap();
     batch
 }
 

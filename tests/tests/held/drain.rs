@@ -12,19 +12,27 @@ use postrider_core::transaction::TransactionBatch;
 use postrider_postgres::{ConnectOptions, ReplicationSource};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::{Client, NoTls};
-use xtask::postgres::{Cluster, Shutdown, find};
+use xtask::postgres::{Cluster, Shutdown, find, shared};
 
 /// How long anything may take before the test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Room for transactions in progress.
 const STAGING_BYTES: u64 = 1 << 30;
 
-/// A cluster with the table `t` and the publication `p`.
+/// A database with the table `t` and the publication `p`, in the cluster that all tests of a version share, or in one of its own.
 pub(super) struct Server {
-    cluster: Cluster,
+    place: Place,
+    database: String,
+}
+
+enum Place {
+    Shared(Arc<Cluster>),
+    Own(Box<Cluster>),
 }
 
 /// A session of its own.
@@ -71,42 +79,66 @@ pub(super) enum Outcome {
 }
 
 impl Server {
+    /// Settings hold for the sessions in the database, replication included.
     pub(super) fn start(version: u32, settings: &[(&str, &str)]) -> Server {
-        let mut builder = Cluster::builder(&find(Some(version)).unwrap());
+        Server::in_place(Place::Shared(shared(version).unwrap()), settings)
+    }
+
+    /// On a cluster that nobody else uses, so that it can be restarted.
+    pub(super) fn alone(version: u32, settings: &[(&str, &str)]) -> Server {
+        let cluster = Cluster::builder(&find(Some(version)).unwrap()).start().unwrap();
+        Server::in_place(Place::Own(Box::new(cluster)), settings)
+    }
+
+    fn in_place(place: Place, settings: &[(&str, &str)]) -> Server {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let database = format!("held_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let server = Server { place, database: database.clone() };
+        let first = Session::open(&server.cluster().url());
+        first.run(&format!("CREATE DATABASE {database} TEMPLATE template0"));
         for (name, value) in settings {
-            builder = builder.setting(name, value);
+            first.run(&format!("ALTER DATABASE {database} SET {name} = '{value}'"));
         }
-        let server = Server { cluster: builder.start().unwrap() };
         server.run("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t");
-        server.run("SELECT pg_create_logical_replication_slot('start', 'pgoutput')");
+        server.run("SELECT pg_create_logical_replication_slot('@_start', 'pgoutput')");
         server
     }
 
-    pub(super) fn session(&self) -> Session {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let (client, connection) = runtime.block_on(tokio_postgres::connect(&self.cluster.url(), NoTls)).unwrap();
-        runtime.spawn(connection);
-        Session { runtime, client }
+    fn cluster(&self) -> &Cluster {
+        match &self.place {
+            Place::Shared(cluster) => cluster,
+            Place::Own(cluster) => cluster,
+        }
     }
 
+    fn url(&self) -> String {
+        self.cluster().url_of(&self.database)
+    }
+
+    pub(super) fn session(&self) -> Session {
+        Session::open(&self.url())
+    }
+
+    /// Runs statements; `@` in them stands for the database's name, for names that are one for the whole cluster.
     pub(super) fn run(&self, sql: &str) {
         // A transaction block may not stand in one string with what comes after it.
         let session = self.session();
-        for statement in sql.split_inclusive(';') {
+        for statement in sql.replace('@', &self.database).split_inclusive(';') {
             session.run(statement);
         }
     }
 
     /// A reader from the beginning on: each test's table is new, so each reader has a copy of the first slot.
     pub(super) fn drain(&self, slot: &str, wish: impl FnOnce(ReplicationSource) -> ReplicationSource) -> Drain {
-        self.run(&format!("SELECT pg_copy_logical_replication_slot('start', '{slot}')"));
-        let folder = self.cluster.home_dir().join(slot);
-        let source = wish(source(&self.cluster.url(), slot));
+        let slot = format!("{}_{slot}", self.database);
+        self.run(&format!("SELECT pg_copy_logical_replication_slot('@_start', '{slot}')"));
+        let folder = self.cluster().home_dir().join(&slot);
+        let source = wish(source(&self.url(), &slot));
         let assembler = assembler(&folder, STAGING_BYTES, Lsn::ZERO);
         Drain {
             runtime: Builder::new_current_thread().enable_all().build().unwrap(),
-            url: self.cluster.url(),
-            slot: slot.to_owned(),
+            url: self.url(),
+            slot,
             folder,
             source,
             session: None,
@@ -123,11 +155,41 @@ impl Server {
     }
 
     pub(super) fn restart(&mut self, how: Shutdown) {
-        self.cluster.restart(how).unwrap();
+        let Place::Own(cluster) = &mut self.place else { panic!("others use the server") };
+        cluster.restart(how).unwrap();
+    }
+}
+
+/// In a shared cluster slots and prepared transactions would hold up whoever comes after.
+impl Drop for Server {
+    fn drop(&mut self) {
+        let Place::Shared(_) = &self.place else { return };
+        let session = self.session();
+        let of = format!("database = '{}'", self.database);
+        let open = format!("SELECT coalesce(string_agg(gid, ' '), '') FROM pg_prepared_xacts WHERE {of}");
+        for gid in session.text(&open).split_whitespace() {
+            session.run(&format!("ROLLBACK PREPARED '{gid}'"));
+        }
+        let end_readers =
+            format!("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE {of} AND active");
+        let free =
+            format!("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE {of} AND NOT active");
+        let left = format!("SELECT count(*)::text FROM pg_replication_slots WHERE {of}");
+        let deadline = Instant::now() + PATIENCE;
+        while session.text(&left) != "0" && Instant::now() < deadline {
+            session.run(&format!("{end_readers}; {free}"));
+        }
     }
 }
 
 impl Session {
+    fn open(url: &str) -> Session {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let (client, connection) = runtime.block_on(tokio_postgres::connect(url, NoTls)).unwrap();
+        runtime.spawn(connection);
+        Session { runtime, client }
+    }
+
     #[track_caller]
     pub(super) fn run(&self, sql: &str) {
         self.runtime.block_on(self.client.batch_execute(sql)).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
@@ -220,7 +282,7 @@ impl Drain {
 
     /// The server has another address after its restart.
     pub(super) fn moved(&mut self, server: &Server) {
-        self.url = server.cluster.url();
+        self.url = server.url();
         self.wish(|source| source.streaming(true).two_phase(true));
     }
 
@@ -270,10 +332,7 @@ impl Drain {
     }
 
     fn log_end(&self) -> Lsn {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let (client, connection) = runtime.block_on(tokio_postgres::connect(&self.url, NoTls)).unwrap();
-        runtime.spawn(connection);
-        Session { runtime, client }.text("SELECT pg_current_wal_flush_lsn()::text").parse().unwrap()
+        Session::open(&self.url).text("SELECT pg_current_wal_flush_lsn()::text").parse().unwrap()
     }
 
     #[track_caller]

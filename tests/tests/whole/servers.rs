@@ -29,13 +29,13 @@ fn impatient(builder: Builder) -> Builder {
     builder.setting("wal_sender_timeout", "2s")
 }
 
-fn lines(scene: &Scene) -> Vec<String> {
+pub(super) fn lines(scene: &Scene) -> Vec<String> {
     let text = std::fs::read_to_string(scene.file("rider.ndjson")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
 /// Writes log that is for nobody: so many rows in transactions of a thousand.
-fn make_noise(scene: &Scene, rows: u32) {
+pub(super) fn make_noise(scene: &Scene, rows: u32) {
     scene.db.run("CREATE TABLE IF NOT EXISTS noise (n int, pad text)");
     scene.db.run(&format!(
         "DO $$ BEGIN FOR i IN 1..{} LOOP
