@@ -58,8 +58,8 @@ impl Read {
         let identity = source.identify().await.context(|| "cannot ask the server who it is")?;
         let opened = postrider_journal::open(&self.journal, &identity, &postrider_journal::Settings::default())
             .context(|| "cannot open the journal")?;
-        let staging =
-            postrider_journal::open_staging(&self.journal, u64::MAX).context(|| "cannot open the staging area")?;
+        let staging = postrider_journal::open_staging(&self.journal, opened.life, u64::MAX)
+            .context(|| "cannot open the staging area")?;
         let telemetry = Arc::new(Telemetry::default());
         let parts = Parts {
             source,

@@ -11,7 +11,7 @@ pub use error::AssembleError;
 
 use crate::error::{Error, Result};
 use crate::pgoutput::{Begin, CommitPrepared, Message, RollbackPrepared, StreamCommit};
-use crate::ports::{Prepared, SchemaBlock, Staged, Staging};
+use crate::ports::{Prepared, SchemaBlock, Staged, StagedAmount, Staging};
 use crate::position::Lsn;
 use crate::time::Timestamp;
 use crate::transaction::{Messages, PART_BYTES_MAX, PartHead, PartKind, TransactionBatch, push_message};
@@ -202,6 +202,11 @@ impl Assembler {
             Some(held) => held.release(durable_end),
             None => Ok(()),
         }
+    }
+
+    /// What waits for its outcome.
+    pub fn staged(&self) -> StagedAmount {
+        self.held.as_ref().map(Held::amount).unwrap_or_default()
     }
 
     /// The stream failed over a transaction that cannot be taken before its commit, and nothing has come since: the next

@@ -282,6 +282,20 @@ pub trait Staging: Send + fmt::Debug {
 
     /// The transactions in progress take as much room as they may.
     fn is_full(&self) -> bool;
+
+    /// What waits for its outcome.
+    fn amount(&self) -> StagedAmount;
+}
+
+/// How much waits for its outcome.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StagedAmount {
+    /// Transactions in progress.
+    pub in_progress: usize,
+    /// Prepared transactions without a verdict.
+    pub prepared: usize,
+    /// Bytes of both.
+    pub bytes: u64,
 }
 
 // ---- the primary, on ordinary connections --------------------------------------------------------------------

@@ -61,6 +61,7 @@ impl Intake {
     pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
         let mut pause = Pause::new(&settings.limits);
         self.assembler.restart()?;
+        self.telemetry.stage(self.assembler.staged());
         loop {
             tokio::select! {
                 biased;
@@ -199,6 +200,7 @@ impl Intake {
             }
             confirmer.received(self.assembler.received_end());
             self.assembler.release(self.journal.durable())?;
+            self.telemetry.stage(self.assembler.staged());
         }
     }
 

@@ -4,7 +4,7 @@ mod stage_calls;
 
 pub use stage_calls::{BadEnd, LATE, StageCalls, StageHarm, StageTrouble, Streak};
 
-use postrider_core::ports::Gap;
+use postrider_core::ports::{Gap, StagedAmount};
 use postrider_core::position::{Lsn, Position};
 use postrider_core::stage::StageClass;
 use postrider_core::time::Timestamp;
@@ -52,6 +52,12 @@ pub struct Telemetry {
     pub messages_ignored: Counter,
     /// Connections to the replication stream after the first.
     pub reconnects: Counter,
+    /// Transactions in progress in the staging area.
+    pub staged_transactions: Gauge,
+    /// Prepared transactions that wait for their verdict.
+    pub prepared_transactions: Gauge,
+    /// Bytes of both on the local disk.
+    pub staged_bytes: Gauge,
     /// Log position received, as a byte address.
     pub received_lsn: Gauge,
     /// Log position fsynced in the journal.
@@ -155,6 +161,13 @@ impl Telemetry {
         r.register("bytes_appended", "Bytes of messages appended to the journal", self.bytes_appended.clone());
         r.register("messages_ignored", "Non-transactional messages dropped", self.messages_ignored.clone());
         r.register("reconnects", "Replication connections after the first", self.reconnects.clone());
+        r.register("staged_transactions", "Transactions in progress, staged", self.staged_transactions.clone());
+        r.register(
+            "prepared_transactions",
+            "Prepared transactions without verdict",
+            self.prepared_transactions.clone(),
+        );
+        r.register("staged_bytes", "Bytes of transactions that wait for their outcome", self.staged_bytes.clone());
         r.register("received_lsn_bytes", "Log position received", self.received_lsn.clone());
         r.register("durable_lsn_bytes", "Log position fsynced in the journal", self.durable_lsn.clone());
         r.register("confirmed_lsn_bytes", "Log position confirmed to the slot", self.confirmed_lsn.clone());
@@ -178,6 +191,14 @@ impl Telemetry {
         r.register("unseen_rows", "Open work rows whose commit is in the log and waits", self.unseen_rows.clone());
         r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());
         r.register("circuits_open", "1 while an endpoint's calls are held back", self.circuits_open.clone());
+    }
+
+    /// So much waits for its outcome.
+    pub(crate) fn stage(&self, amount: StagedAmount) {
+        let StagedAmount { in_progress, prepared, bytes } = amount;
+        self.staged_transactions.set(i64::try_from(in_progress).unwrap_or(i64::MAX));
+        self.prepared_transactions.set(i64::try_from(prepared).unwrap_or(i64::MAX));
+        self.staged_bytes.set(bytes.cast_signed());
     }
 
     /// A copy of the picture.

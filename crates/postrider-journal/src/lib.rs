@@ -52,6 +52,6 @@ pub use disk::{Disk, DiskFile, DiskLock, SyncPoint};
 pub use moving::Moving;
 pub use open::{Opened, Settings, open, open_on};
 pub use reader::{Reader, Reading, SegmentSummary};
-pub use staging::{open_staging, open_staging_on};
+pub use staging::{Life, open_staging, open_staging_on};
 pub use survey::{Survey, Surveyed, survey, survey_on};
 pub use verify::{Examiner, Fault, FaultKind, Verified, verify, verify_on};

@@ -10,6 +10,7 @@ use crate::log::Log;
 use crate::positions::{Positions, SavedPositions};
 use crate::recover::{Heir, Tail, recover};
 use crate::retention::{Bounds, Retention};
+use crate::staging::Life;
 use crate::sync::{Beside, SyncThread};
 use crate::synced::{Synced, SyncedTo};
 use postrider_core::error::{Error, ErrorKind, Result};
@@ -38,6 +39,8 @@ pub struct Settings {
 pub struct Opened {
     /// Whose log the end of the journal is; the source may be on a later timeline by now.
     pub identity: SourceIdentity,
+    /// For the staging area beside it.
+    pub life: Life,
     pub writer: Box<dyn JournalWriter>,
     pub journal: Arc<dyn Journal>,
     pub positions: Arc<dyn PositionStore>,
@@ -89,6 +92,11 @@ pub fn open_on(disk: Arc<dyn Disk>, identity: &SourceIdentity, settings: &Settin
         .map_err(refused)?;
     let beside = Beside { positions: Positions::open(disk.as_ref())?, gaps: Gaps::open(disk.as_ref())?, synced };
     let log = Arc::new(Log::new(disk, recovered.segments, recovered.tail.end));
+    let life = Life {
+        system_identifier: recovered.identity.system_identifier,
+        generation: log.generation,
+        begun: recovered.begun,
+    };
     let bounds = Bounds { bytes_max: settings.retain_bytes, age_max: settings.retain_age };
     let sync = Arc::new(SyncThread::start(log, lock, beside, Retention::new(bounds))?);
     let name = sync.log().segment(recovered.tail.end.segment)?.name;
@@ -96,6 +104,7 @@ pub fn open_on(disk: Arc<dyn Disk>, identity: &SourceIdentity, settings: &Settin
     Ok(Opened {
         writer: Box::new(Appender::new(Arc::clone(&sync), recovered.identity.clone(), settings, recovered.tail)),
         identity: recovered.identity,
+        life,
         journal: Arc::new(OpenJournal { sync: Arc::clone(&sync), bounds }),
         positions: Arc::new(SavedPositions(sync)),
     })

@@ -36,6 +36,8 @@ pub(crate) struct Recovered {
     pub(crate) identity: SourceIdentity,
     pub(crate) segments: VecDeque<Segment>,
     pub(crate) tail: Tail,
+    /// The generations that begin in these segments, and the log before each that its server has.
+    pub(crate) begun: Vec<(Generation, Lsn)>,
 }
 
 /// Who may go on with the journal.
@@ -82,7 +84,9 @@ pub(crate) fn recover(disk: &dyn Disk, heir: Heir<'_>) -> Result<Option<Recovere
     let Some(last) = walk.headers.last() else { return Ok(None) };
     let identity = last.identity.clone();
     mark_cuts(&mut walk.segments, &walk.headers);
-    Ok(Some(Recovered { identity, segments: walk.segments, tail }))
+    let beginning = walk.headers.iter().filter(|header| header.begins_generation());
+    let begun = beginning.map(|header| (header.name.generation, header.cut)).collect();
+    Ok(Some(Recovered { identity, segments: walk.segments, tail, begun }))
 }
 
 /// Enters in each segment where its generation stopped being the history of the server that is followed now.

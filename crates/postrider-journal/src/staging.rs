@@ -12,12 +12,14 @@
 //! | head, offset | bytes | what |
 //! |---|---|---|
 //! | 0 | 4 | CRC32C over the rest of the head |
-//! | 4 | 8 | `PSTRSTG1` |
+//! | 4 | 8 | `PSTRSTG2` |
 //! | 12 | 4 | transaction id |
 //! | 16 | 8 | LSN of the prepare record |
 //! | 24 | 8 | end LSN of the prepare record |
 //! | 32 | 8 | length of the file |
-//! | 40 | 2 + n | gid: length, then UTF-8 |
+//! | 40 | 4 | generation of the journal |
+//! | 44 | 8 | system identifier |
+//! | 52 | 2 + n | gid: length, then UTF-8 |
 //!
 //! | block, offset | bytes | what |
 //! |---|---|---|
@@ -30,28 +32,50 @@ use crate::disk::directory::Directory;
 use crate::disk::{Disk, DiskFile, SyncPoint};
 use crate::failure;
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{Prepared, Staged, Staging};
-use postrider_core::position::Lsn;
+use postrider_core::ports::{Prepared, Staged, StagedAmount, Staging};
+use postrider_core::position::{Generation, Lsn};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 const FOLDER: &str = "staging";
-const MAGIC: [u8; 8] = *b"PSTRSTG1";
+const MAGIC: [u8; 8] = *b"PSTRSTG2";
 /// Room for the longest gid: 199 bytes of the server's encoding, in UTF-8.
 const HEAD_BYTES: usize = 1024;
 const BLOCK_HEAD_BYTES: usize = 8;
+
+/// Which life of which server a journal follows. Ids of transactions begin anew with each, and gids are whatever the application
+/// makes them: what was prepared in one is never taken for what another commits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Life {
+    pub system_identifier: u64,
+    pub generation: Generation,
+    /// The generations that are known to have begun, and up to where their server has the log of those before it;
+    /// [`Lsn::ZERO`]: it has nothing of it.
+    pub begun: Vec<(Generation, Lsn)>,
+}
 
 /// The staging area of one journal.
 #[derive(Debug)]
 struct StagingArea {
     disk: Arc<dyn Disk>,
+    life: Life,
     bytes_max: u64,
     /// In progress, by transaction id.
     open: BTreeMap<u32, OpenFile>,
     /// Bytes of all files in progress.
     open_bytes: u64,
     prepared: BTreeMap<u32, PreparedFile>,
+}
+
+/// What the head of a file says.
+#[derive(Debug)]
+struct Head {
+    prepared: Prepared,
+    /// Bytes of the file.
+    length: u64,
+    generation: Generation,
+    system_identifier: u64,
 }
 
 /// A transaction in progress.
@@ -82,13 +106,13 @@ enum Name {
 }
 
 /// Opens the staging area of the journal in directory `dir`, whose lock the caller holds by having the journal open. What is in
-/// progress may take `bytes_max` bytes before it says that it is full.
+/// progress may take `bytes_max` bytes before it says that it is full. What was prepared in another `life` than the journal's goes.
 ///
 /// # Errors
 ///
 /// `Disk` where the disk refuses; `JournalCorrupt` where a prepared transaction does not read back as it was written.
-pub fn open_staging(dir: &Path, bytes_max: u64) -> Result<Box<dyn Staging>> {
-    open_staging_on(Arc::new(Directory::new(&dir.join(FOLDER))), bytes_max)
+pub fn open_staging(dir: &Path, life: Life, bytes_max: u64) -> Result<Box<dyn Staging>> {
+    open_staging_on(Arc::new(Directory::new(&dir.join(FOLDER))), life, bytes_max)
 }
 
 /// Opens a staging area on any [`Disk`]; otherwise as [`open_staging`].
@@ -96,11 +120,12 @@ pub fn open_staging(dir: &Path, bytes_max: u64) -> Result<Box<dyn Staging>> {
 /// # Errors
 ///
 /// As those of [`open_staging`].
-pub fn open_staging_on(disk: Arc<dyn Disk>, bytes_max: u64) -> Result<Box<dyn Staging>> {
+pub fn open_staging_on(disk: Arc<dyn Disk>, life: Life, bytes_max: u64) -> Result<Box<dyn Staging>> {
     let refused = |error| failure::disk("cannot open the staging area", error);
     disk.make().map_err(refused)?;
     disk.sync_parent(SyncPoint::Parent).map_err(refused)?;
-    let mut area = StagingArea { disk, bytes_max, open: BTreeMap::new(), open_bytes: 0, prepared: BTreeMap::new() };
+    let mut area =
+        StagingArea { disk, life, bytes_max, open: BTreeMap::new(), open_bytes: 0, prepared: BTreeMap::new() };
     for text in area.disk.list().map_err(refused)? {
         match Name::parse(&text) {
             Some(Name::Open { .. }) => area.disk.remove(&text).map_err(refused)?,
@@ -122,7 +147,9 @@ impl StagingArea {
         head.truncate(count);
         let found = file.length().map_err(refused)?;
         let damaged = |what| corrupt(self.disk.as_ref(), text, 0, what);
-        let (prepared, length) = decode_head(&head).ok_or_else(|| damaged("the head does not match its checksum"))?;
+        let head = decode_head(&head).ok_or_else(|| damaged("the head does not match its checksum"))?;
+        let is_ours = self.life.has(&head);
+        let Head { prepared, length, .. } = head;
         let (xid, prepare_lsn, verdict) = match name {
             Name::Finished { xid, prepare_lsn, end_lsn } => (xid, prepare_lsn, Some(end_lsn)),
             Name::Prepared { xid, prepare_lsn } => (xid, prepare_lsn, None),
@@ -133,6 +160,17 @@ impl StagingArea {
         }
         if found != length {
             return Err(damaged("the file has not the length that its head says"));
+        }
+        if !is_ours {
+            tracing::warn!(
+                gid = prepared.gid,
+                prepared_at = %prepared.prepare_lsn,
+                "a prepared transaction of the server that was left is dropped: the server of now never had it"
+            );
+            return self
+                .disk
+                .remove(text)
+                .map_err(|error| failure::disk("cannot remove a prepared transaction", error));
         }
         let length = length.saturating_sub(failure::offset(HEAD_BYTES));
         self.prepared.insert(xid, PreparedFile { file, length, prepared, verdict });
@@ -242,7 +280,7 @@ impl Staging for StagingArea {
             self.open.remove(&xid).ok_or_else(|| not_staged(xid))?
         };
         self.open_bytes = self.open_bytes.saturating_sub(length);
-        let head = encode_head(prepared, in_file(length)).ok_or_else(|| {
+        let head = encode_head(prepared, in_file(length), &self.life).ok_or_else(|| {
             Error::new(ErrorKind::Internal, "the gid of a transaction is longer than the server allows")
         })?;
         file.write_at(&head, 0)
@@ -282,6 +320,28 @@ impl Staging for StagingArea {
 
     fn is_full(&self) -> bool {
         self.open_bytes >= self.bytes_max
+    }
+
+    fn amount(&self) -> StagedAmount {
+        let waiting = || self.prepared.values().filter(|file| file.verdict.is_none());
+        StagedAmount {
+            in_progress: self.open.len(),
+            prepared: waiting().count(),
+            bytes: waiting().fold(self.open_bytes, |bytes, file| bytes.saturating_add(file.length)),
+        }
+    }
+}
+
+impl Life {
+    /// Whether the server of now has what was prepared.
+    fn has(&self, head: &Head) -> bool {
+        head.system_identifier == self.system_identifier
+            && head.generation <= self.generation
+            && self
+                .begun
+                .iter()
+                .filter(|(begun, _)| *begun > head.generation)
+                .all(|(_, cut)| head.prepared.end_lsn <= *cut)
     }
 }
 
@@ -341,12 +401,14 @@ fn block_crc(place: u64, length: u32, block: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, block)
 }
 
-fn encode_head(prepared: &Prepared, file_length: u64) -> Option<Vec<u8>> {
+fn encode_head(prepared: &Prepared, file_length: u64, life: &Life) -> Option<Vec<u8>> {
     let mut rest = MAGIC.to_vec();
     rest.extend_from_slice(&prepared.xid.to_le_bytes());
     rest.extend_from_slice(&prepared.prepare_lsn.0.to_le_bytes());
     rest.extend_from_slice(&prepared.end_lsn.0.to_le_bytes());
     rest.extend_from_slice(&file_length.to_le_bytes());
+    rest.extend_from_slice(&life.generation.0.to_le_bytes());
+    rest.extend_from_slice(&life.system_identifier.to_le_bytes());
     push_text(&mut rest, &prepared.gid)?;
     if rest.len() > HEAD_BYTES - 4 {
         return None;
@@ -355,16 +417,17 @@ fn encode_head(prepared: &Prepared, file_length: u64) -> Option<Vec<u8>> {
     Some([&crc32c::crc32c(&rest).to_le_bytes(), rest.as_slice()].concat())
 }
 
-/// The transaction and the length of its file.
-fn decode_head(bytes: &[u8]) -> Option<(Prepared, u64)> {
+fn decode_head(bytes: &[u8]) -> Option<Head> {
     let mut fields = BytesIn(bytes.get(..HEAD_BYTES)?);
     let crc = fields.u32()?;
     if crc32c::crc32c(fields.0) != crc || fields.array() != Some(MAGIC) {
         return None;
     }
     let (xid, prepare_lsn, end_lsn) = (fields.u32()?, Lsn(fields.u64()?), Lsn(fields.u64()?));
-    let length = fields.u64()?;
-    Some((Prepared { xid, gid: fields.text()?.to_owned(), prepare_lsn, end_lsn }, length))
+    let (length, generation) = (fields.u64()?, Generation(fields.u32()?));
+    let system_identifier = fields.u64()?;
+    let prepared = Prepared { xid, gid: fields.text()?.to_owned(), prepare_lsn, end_lsn };
+    Some(Head { prepared, length, generation, system_identifier })
 }
 
 fn corrupt(disk: &dyn Disk, file: &str, offset: u64, what: &str) -> Error {

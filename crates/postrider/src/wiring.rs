@@ -8,7 +8,7 @@ use postrider_core::route::Routing;
 use postrider_core::work::OwnerId;
 use postrider_delivery::{Endpoint, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink};
 use postrider_engine::{Limits, Periods, Settings, SinkPart, SystemWorld, WorkPart, WorkSettings};
-use postrider_journal::Opened;
+use postrider_journal::{Life, Opened};
 use postrider_postgres::{PgPrimary, PgWorkTable, ReplicationSource, SourceObjects, WorkTableSettings};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,9 +39,9 @@ pub(crate) fn journal(configuration: &Configuration, identity: &SourceIdentity) 
 }
 
 /// Where transactions wait for their outcome, beside the open journal.
-pub(crate) fn staging(configuration: &Configuration) -> Result<Box<dyn ports::Staging>> {
+pub(crate) fn staging(configuration: &Configuration, life: Life) -> Result<Box<dyn ports::Staging>> {
     let journal = &configuration.journal;
-    postrider_journal::open_staging(&journal.dir, journal.staging_bytes)
+    postrider_journal::open_staging(&journal.dir, life, journal.staging_bytes)
 }
 
 /// Which tables and messages are ours.

@@ -7,11 +7,11 @@ use postrider_core::assemble::Assembler;
 use postrider_core::change::Change;
 use postrider_core::decode::Decoder;
 use postrider_core::pgoutput::Message;
-use postrider_core::position::Lsn;
+use postrider_core::position::{Generation, Lsn};
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::TransactionBatch;
 use postrider_core::value::parse_timestamptz;
-use postrider_journal::open_staging;
+use postrider_journal::{Life, open_staging};
 
 use super::case::Case;
 use super::lines;
@@ -122,7 +122,8 @@ pub fn assemble<'a>(payloads: impl Iterator<Item = &'a [u8]>) -> TransactionBatc
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let folder = std::env::temp_dir().join(format!("postrider-oracle-{}-{number}", std::process::id()));
     fs::create_dir(&folder).unwrap();
-    let mut assembler = Assembler::with_staging(Lsn::ZERO, open_staging(&folder, STAGING_BYTES).unwrap());
+    let life = Life { system_identifier: 1, generation: Generation::FIRST, begun: Vec::new() };
+    let mut assembler = Assembler::with_staging(Lsn::ZERO, open_staging(&folder, life, STAGING_BYTES).unwrap());
     assembler.restart().unwrap();
     let mut batch = TransactionBatch::new();
     for payload in payloads {

@@ -2,7 +2,7 @@
 
 use super::shared::Process;
 use postrider_core::error::Result;
-use postrider_core::ports::{Prepared, Staged, Staging};
+use postrider_core::ports::{Prepared, Staged, StagedAmount, Staging};
 use postrider_core::position::Lsn;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -136,5 +136,16 @@ impl Staging for FakeStaging {
     fn is_full(&self) -> bool {
         let contents = self.disk.0.lock().unwrap();
         contents.open.values().flatten().map(Vec::len).sum::<usize>() >= BYTES_MAX
+    }
+
+    fn amount(&self) -> StagedAmount {
+        let contents = self.disk.0.lock().unwrap();
+        let waiting = || contents.prepared.values().filter(|kept| kept.verdict.is_none());
+        let blocks = contents.open.values().chain(waiting().map(|kept| &kept.blocks)).flatten();
+        StagedAmount {
+            in_progress: contents.open.len(),
+            prepared: waiting().count(),
+            bytes: blocks.map(|block| block.len() as u64).sum(),
+        }
     }
 }

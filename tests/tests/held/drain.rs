@@ -7,8 +7,9 @@ use postrider_core::error::Error;
 use postrider_core::frame::Frame;
 use postrider_core::pgoutput::TupleValue;
 use postrider_core::ports::{LogSession, LogSource};
-use postrider_core::position::Lsn;
+use postrider_core::position::{Generation, Lsn};
 use postrider_core::transaction::TransactionBatch;
+use postrider_journal::{Life, open_staging};
 use postrider_postgres::{ConnectOptions, ReplicationSource};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ use xtask::postgres::{Cluster, Shutdown, find, shared};
 
 /// How long anything may take before the test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// These tests never change their server.
+const LIFE: Life = Life { system_identifier: 1, generation: Generation::FIRST, begun: Vec::new() };
 /// Room for transactions in progress.
 const STAGING_BYTES: u64 = 1 << 30;
 
@@ -408,7 +411,7 @@ fn source(url: &str, slot: &str) -> ReplicationSource {
 }
 
 fn assembler(folder: &Path, bytes_max: u64, end: Lsn) -> Assembler {
-    let staging = postrider_journal::open_staging(folder, bytes_max).unwrap();
+    let staging = open_staging(folder, LIFE, bytes_max).unwrap();
     let mut assembler = Assembler::with_staging(end, staging);
     assembler.restart().unwrap();
     assembler

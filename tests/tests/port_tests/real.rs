@@ -1,10 +1,11 @@
 //! The real ports: PostgreSQL, the disk, HTTP.
 
 use postrider_core::ports::{BoxFuture, LogSource, Sink, SourceIdentity, StageCaller, Staging, WorkTable};
-use postrider_core::position::Lsn;
+use postrider_core::position::{Generation, Lsn};
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{OwnerId, StageName, WorkKey};
 use postrider_delivery::{Endpoint, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink};
+use postrider_journal::Life;
 use postrider_postgres::{ConnectOptions, PgWorkTable, ReplicationSource, WorkTableSettings, create_slot};
 use postrider_tests::port_tests::stage_caller::Play;
 use postrider_tests::port_tests::{journal, log, sink, stage_caller, staging, work_table};
@@ -54,7 +55,8 @@ struct Stagings(Folder);
 
 impl staging::Fixture for Stagings {
     fn open(&self) -> Box<dyn Staging> {
-        postrider_journal::open_staging(&self.0.0.join("journal"), 100_000).unwrap()
+        let life = Life { system_identifier: 1, generation: Generation::FIRST, begun: Vec::new() };
+        postrider_journal::open_staging(&self.0.0.join("journal"), life, 100_000).unwrap()
     }
 }
 

@@ -85,6 +85,9 @@ fn what_is_prepared_outlives_a_kill_and_is_delivered_at_its_verdict() {
         scene.db.confirmed("rider_prepared") >= prepared_end
     });
     assert_eq!(numbers(&rider), [3]);
+    assert_eq!(rider.metric("postrider_prepared_transactions"), 2);
+    let status = String::from_utf8(rider.end_of(&["status"]).stdout).expect("text");
+    assert!(status.contains("0 transactions in progress, 2 prepared"), "{status}");
     rider.kill9();
     assert_eq!(staged(&rider), 2);
     rider.start();
@@ -98,6 +101,7 @@ fn what_is_prepared_outlives_a_kill_and_is_delivered_at_its_verdict() {
     });
     assert_eq!(numbers(&rider), [3, 4, 1, 5]);
     wait_until("nothing waits any more", || staged(&rider) == 0);
+    wait_until("and nothing is counted", || rider.metric("postrider_staged_bytes") == 0);
     rider.kill9();
     rider.start_ready();
     scene.db.run(&event(6));

@@ -7,7 +7,7 @@ use super::error::AssembleError;
 use super::schema::Key;
 use crate::error::Result;
 use crate::pgoutput::StreamAbort;
-use crate::ports::{Prepared, Staged, Staging};
+use crate::ports::{Prepared, Staged, StagedAmount, Staging};
 use crate::position::Lsn;
 use crate::transaction::{PART_BYTES_MAX, push_message};
 use std::collections::BTreeMap;
@@ -179,6 +179,10 @@ impl Held {
     pub(super) fn finish(&mut self, xid: u32, end_lsn: Lsn) -> Result<()> {
         self.finished = true;
         self.staging.finish(xid, end_lsn)
+    }
+
+    pub(super) fn amount(&self) -> StagedAmount {
+        self.staging.amount()
     }
 
     /// The next block of a transaction from `place` on, into `block`, and where the one after stands.

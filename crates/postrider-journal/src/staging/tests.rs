@@ -20,6 +20,10 @@ struct World {
     lsn: u64,
 }
 
+fn life(generation: u32) -> Life {
+    Life { system_identifier: 7, generation: Generation(generation), begun: Vec::new() }
+}
+
 fn prepared(xid: u32) -> Prepared {
     let at = u64::from(xid) * 1_000;
     Prepared { xid, gid: format!("gid {xid}"), prepare_lsn: Lsn(at), end_lsn: Lsn(at + 8) }
@@ -56,7 +60,7 @@ fn run(seed: u64, ignored: Option<SyncPoint>) -> Result<(), String> {
 
 /// One life of a process. An error of kind `Internal` is a finding.
 fn live(world: &mut World, disk: &FakeDisk, chance: &mut Chance) -> Result<()> {
-    let mut staging = open_staging_on(Arc::new(disk.clone()), BYTES_MAX)?;
+    let mut staging = open_staging_on(Arc::new(disk.clone()), life(1), BYTES_MAX)?;
     staging.restart(world.journal_end)?;
     world.verdicts.retain(|_, end_lsn| *end_lsn <= world.journal_end);
     check(world, &mut *staging)?;
@@ -144,7 +148,7 @@ fn no_fsync_can_be_left_out() {
 #[test]
 fn every_flipped_bit_of_a_prepared_transaction_is_found() {
     let disk = FakeDisk::new();
-    let mut staging = open_staging_on(Arc::new(disk.clone()), BYTES_MAX).unwrap();
+    let mut staging = open_staging_on(Arc::new(disk.clone()), life(1), BYTES_MAX).unwrap();
     staging.append(7, b"one").unwrap();
     staging.append(7, b"two").unwrap();
     staging.prepare(&prepared(7)).unwrap();
@@ -154,7 +158,7 @@ fn every_flipped_bit_of_a_prepared_transaction_is_found() {
         bytes[bit / 8] ^= 1 << (bit % 8);
         let disk = FakeDisk::new();
         disk.put(&name, bytes);
-        let read = open_staging_on(Arc::new(disk), BYTES_MAX)
+        let read = open_staging_on(Arc::new(disk), life(1), BYTES_MAX)
             .and_then(|mut staging| blocks(&mut *staging, Staged::Prepared(7)));
         assert_eq!(read.unwrap_err().kind(), ErrorKind::JournalCorrupt, "bit {bit}");
     }
@@ -164,17 +168,17 @@ fn every_flipped_bit_of_a_prepared_transaction_is_found() {
 #[test]
 fn the_longest_gid_reads_back() {
     let disk = FakeDisk::new();
-    let mut staging = open_staging_on(Arc::new(disk.clone()), BYTES_MAX).unwrap();
+    let mut staging = open_staging_on(Arc::new(disk.clone()), life(1), BYTES_MAX).unwrap();
     let longest = Prepared { gid: "\u{20AC}".repeat(199), ..prepared(7) };
     staging.prepare(&longest).unwrap();
-    let staging = open_staging_on(Arc::new(disk), BYTES_MAX).unwrap();
+    let staging = open_staging_on(Arc::new(disk), life(1), BYTES_MAX).unwrap();
     assert_eq!(staging.prepared(7), Some(longest));
 }
 
 #[test]
 fn a_disk_without_room_says_so_and_what_to_do() {
     let disk = FakeDisk::new();
-    let mut staging = open_staging_on(Arc::new(disk.clone()), BYTES_MAX).unwrap();
+    let mut staging = open_staging_on(Arc::new(disk.clone()), life(1), BYTES_MAX).unwrap();
     staging.append(7, b"one").unwrap();
     disk.power_off_after(0);
     let error = staging.append(7, b"two").unwrap_err();
@@ -193,4 +197,37 @@ fn a_name_reads_back_and_no_other_is_taken_for_one() {
     {
         assert_eq!(Name::parse(foreign), None, "{foreign}");
     }
+}
+
+/// Kept is what the server of now has: all of its own generation, and of an earlier one what was prepared before the servers parted.
+#[test]
+fn what_another_life_prepared_is_never_used() {
+    let disk = FakeDisk::new();
+    let mut staging = open_staging_on(Arc::new(disk.clone()), life(1), BYTES_MAX).unwrap();
+    for xid in [1, 2] {
+        staging.append(xid, b"rows").unwrap();
+        staging.prepare(&prepared(xid)).unwrap();
+    }
+    let amount = staging.amount();
+    assert_eq!((amount.in_progress, amount.prepared), (0, 2));
+    assert!(amount.bytes > 8);
+    drop(staging);
+    let left = |disk: &FakeDisk, life: Life| {
+        let staging = open_staging_on(Arc::new(disk.clone()), life, BYTES_MAX).unwrap();
+        [1, 2].map(|xid| staging.prepared(xid).is_some())
+    };
+    assert_eq!(left(&disk, life(1)), [true, true]);
+    // A segment that begins the next generation may be gone: it was judged at the start after the adoption.
+    assert_eq!(left(&disk, life(3)), [true, true]);
+    let promoted = Life { begun: vec![(Generation(1), Lsn::ZERO), (Generation(2), prepared(1).end_lsn)], ..life(2) };
+    assert_eq!(left(&disk, promoted), [true, false]);
+    assert_eq!(disk.files().len(), 1, "what is of no use takes no room");
+    assert_eq!(left(&disk, Life { begun: vec![(Generation(2), Lsn::ZERO)], ..life(2) }), [false, false]);
+
+    let disk = FakeDisk::new();
+    let mut staging = open_staging_on(Arc::new(disk.clone()), life(1), BYTES_MAX).unwrap();
+    staging.append(1, b"rows").unwrap();
+    staging.prepare(&prepared(1)).unwrap();
+    drop(staging);
+    assert_eq!(left(&disk, Life { system_identifier: 8, ..life(1) }), [false, false]);
 }

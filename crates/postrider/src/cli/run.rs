@@ -75,7 +75,7 @@ async fn assemble(
     }
     let journal = wiring::journal(configuration, &identity)?;
     let source = source.of_journal(journal.identity);
-    let staging = wiring::staging(configuration)?;
+    let staging = wiring::staging(configuration, journal.life)?;
     // After all that says more: of a second process with the same configuration, that the journal is in use.
     let sinks = wiring::sinks(configuration)?;
     let work = match &configuration.work {

@@ -31,6 +31,7 @@ pub(crate) struct Report {
     pub(crate) slot_retained_bytes: i64,
     /// The guard confirms at the journal although a required sink is behind.
     pub(crate) guard_active: bool,
+    pub(crate) staging: StagingReport,
     pub(crate) work: WorkReport,
     pub(crate) consumers: BTreeMap<String, ConsumerReport>,
     /// The stages in trouble.
@@ -41,6 +42,15 @@ pub(crate) struct Report {
     pub(crate) gaps: Vec<String>,
     /// What the lack of room costs or is about to cost, and what to type.
     pub(crate) warnings: Vec<String>,
+}
+
+/// What waits for its outcome on the local disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StagingReport {
+    pub(crate) in_progress: i64,
+    /// Prepared transactions without a verdict.
+    pub(crate) prepared: i64,
+    pub(crate) bytes: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,6 +151,11 @@ impl Report {
             heartbeat_seen_at: status.heartbeat_seen_at.map(|at: Timestamp| rfc3339(at)),
             slot_retained_bytes: telemetry.slot_retained_bytes.get(),
             guard_active: telemetry.guard_active.get() != 0,
+            staging: StagingReport {
+                in_progress: telemetry.staged_transactions.get(),
+                prepared: telemetry.prepared_transactions.get(),
+                bytes: telemetry.staged_bytes.get(),
+            },
             work: WorkReport {
                 ready: status.work_ready,
                 open_rows: telemetry.open_rows.get(),
@@ -205,6 +220,10 @@ impl fmt::Display for Report {
             self.slot_retained_bytes,
             if self.guard_active { ", guard active" } else { "" }
         )?;
+        let StagingReport { in_progress, prepared, bytes } = self.staging;
+        if in_progress > 0 || prepared > 0 {
+            writeln!(f, "staged:     {bytes} bytes, {in_progress} transactions in progress, {prepared} prepared")?;
+        }
         writeln!(f, "work:       {} open rows, {} calls in flight", self.work.open_rows, self.work.calls_in_flight)?;
         if self.work.unseen_rows > 0 {
             writeln!(

@@ -2,7 +2,7 @@
 
 use crate::assemble::Assembler;
 use crate::error::Result;
-use crate::ports::{Prepared, Staged, Staging};
+use crate::ports::{Prepared, Staged, StagedAmount, Staging};
 use crate::position::Lsn;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -86,6 +86,10 @@ impl Staging for Memory {
 
     fn is_full(&self) -> bool {
         self.0.lock().unwrap().full
+    }
+
+    fn amount(&self) -> StagedAmount {
+        StagedAmount::default()
     }
 }
 
