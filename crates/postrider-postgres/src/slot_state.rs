@@ -10,10 +10,12 @@ use crate::quote::drop_slot_statement;
 const ADOPT_HINT: &str = "What lies between cannot be read any more. Find out who moved the slot; then `postrider adopt` puts the gap on record and goes on behind it.";
 
 /// A slot's row, and who reads from it, each column as text; `$1` is the slot's name. It is the same over the simple and the
-/// extended protocol. `to_jsonb` finds the columns that not every version has; `synced` stays true after a promotion.
+/// extended protocol. `to_jsonb` finds the columns that not every version has; in 16 any lost slot
+/// is `conflicting`, but one whose log was removed has no `restart_lsn`; `synced` stays true after a promotion.
 pub(crate) const SLOT_QUERY: &str = "
     SELECT s.plugin::text, s.slot_type, s.database::text, s.temporary::text, coalesce(s.two_phase, false)::text,
-           coalesce(s.wal_status, 'lost'), to_jsonb(s) ->> 'invalidation_reason', to_jsonb(s) ->> 'conflicting',
+           coalesce(s.wal_status, 'lost'), to_jsonb(s) ->> 'invalidation_reason',
+           CASE WHEN s.restart_lsn IS NOT NULL THEN to_jsonb(s) ->> 'conflicting' END,
            s.confirmed_flush_lsn::text, (pg_is_in_recovery() AND (to_jsonb(s) ->> 'synced')::boolean)::text, s.active_pid::text,
            a.application_name, a.client_addr::text,
            (SELECT t.total_txns::text FROM pg_stat_replication_slots AS t WHERE t.slot_name = s.slot_name),

@@ -1,7 +1,8 @@
 //! What is not as it must be: one clear sentence with the cure, the documented exit code, and nothing lost.
 
 use super::fixture::{
-    Endpoint, Play, Rider, Scene, assert_within, free_port, outbox, sink_http, stage, wait_until, work,
+    Endpoint, Play, Rider, Scene, assert_within, free_port, on_every_version, outbox, sink_http, stage, wait_until,
+    work,
 };
 use postrider_core::error::ErrorKind;
 use std::time::{Duration, Instant};
@@ -101,33 +102,35 @@ fn a_server_without_a_logical_log_is_named_by_setup_and_run() {
 }
 
 #[test]
-fn a_slot_in_use_is_waited_for_and_taken_within_seconds_when_its_reader_goes() {
-    let scene = Scene::start();
-    let endpoint = Endpoint::alone(|_, _| Play::Answer);
-    let mut holder = scene.rider("holder", outbox() + &sink_http("events", &endpoint.address(), ""));
-    let mut waiter = scene.rider("waiter", outbox() + &sink_http("events", &endpoint.address(), ""));
-    waiter.plan.slot = holder.plan.slot.clone();
-    let slot = holder.plan.slot.clone();
-    holder.setup();
-    holder.start_ready();
-    waiter.start();
-    waiter.wait_to_say("PR005");
-    let reader = scene.db.reader(&slot).expect("the holder reads");
-    let said = waiter.said();
-    assert!(said.contains(&slot) && said.contains(&reader.to_string()), "the reader is named: {said}");
-    waiter.still_runs();
+fn s01_a_slot_in_use_is_waited_for_and_taken_within_seconds_when_its_reader_goes() {
+    on_every_version(|version| {
+        let scene = Scene::of(version, |builder| builder);
+        let endpoint = Endpoint::alone(|_, _| Play::Answer);
+        let mut holder = scene.rider("holder", outbox() + &sink_http("events", &endpoint.address(), ""));
+        let mut waiter = scene.rider("waiter", outbox() + &sink_http("events", &endpoint.address(), ""));
+        waiter.plan.slot = holder.plan.slot.clone();
+        let slot = holder.plan.slot.clone();
+        holder.setup();
+        holder.start_ready();
+        waiter.start();
+        waiter.wait_to_say("PR005");
+        let reader = scene.db.reader(&slot).expect("the holder reads");
+        let said = waiter.said();
+        assert!(said.contains(&slot) && said.contains(&reader.to_string()), "the reader is named: {said}");
+        waiter.still_runs();
 
-    scene.db.submit(0..2);
-    wait_until("the holder works", || endpoint.count("/events") == 2);
-    holder.kill9();
-    let killed = Instant::now();
-    wait_until("the waiter reads", || scene.db.reader(&slot).is_some_and(|pid| pid != reader));
-    assert_within("the take-over of the slot", killed.elapsed(), Duration::from_secs(15));
-    scene.db.submit(2..3);
-    wait_until("the waiter works", || {
-        endpoint.requests().iter().any(|request| String::from_utf8_lossy(&request.body).contains("\"seq\": 2"))
+        scene.db.submit(0..2);
+        wait_until("the holder works", || endpoint.count("/events") == 2);
+        holder.kill9();
+        let killed = Instant::now();
+        wait_until("the waiter reads", || scene.db.reader(&slot).is_some_and(|pid| pid != reader));
+        assert_within("the take-over of the slot", killed.elapsed(), Duration::from_secs(15));
+        scene.db.submit(2..3);
+        wait_until("the waiter works", || {
+            endpoint.requests().iter().any(|request| String::from_utf8_lossy(&request.body).contains("\"seq\": 2"))
+        });
+        waiter.still_runs();
     });
-    waiter.still_runs();
 }
 
 #[test]
