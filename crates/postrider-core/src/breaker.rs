@@ -45,7 +45,13 @@ pub struct Breaker {
     circuit: Circuit,
     /// How often it has opened since it was closed last.
     openings: u32,
+    /// How often it has opened at all: calls of an earlier era say nothing of this one.
+    era: Era,
 }
+
+/// The time between two openings of a circuit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Era(u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Circuit {
@@ -92,7 +98,7 @@ impl Evidence {
 
 impl Breaker {
     pub fn new(settings: BreakerSettings) -> Breaker {
-        Breaker { settings, circuit: Circuit::Closed { failures: 0 }, openings: 0 }
+        Breaker { settings, circuit: Circuit::Closed { failures: 0 }, openings: 0, era: Era::default() }
     }
 
     /// How many calls may be on their way at once; `None`: the breaker has no say.
@@ -104,6 +110,11 @@ impl Breaker {
         }
     }
 
+    /// The era that a call which begins now belongs to.
+    pub fn era(&self) -> Era {
+        self.era
+    }
+
     /// When the next call may try the endpoint, while it is open.
     pub fn tries_at(&self) -> Option<Timestamp> {
         match self.circuit {
@@ -112,14 +123,14 @@ impl Breaker {
         }
     }
 
-    /// Takes in the end of a call. `random` spreads the tries of several processes.
-    pub fn note(&mut self, evidence: Evidence, now: Timestamp, random: u64) -> Option<Change> {
-        match (evidence, self.circuit) {
-            (Evidence::Neither, _) => None,
-            // Calls that were on their way when the circuit opened; only one that tries the endpoint says more.
-            (_, Circuit::Open { until }) if now < until => None,
-            (Evidence::Lives, circuit) => self.lives(circuit),
-            (Evidence::Fails, circuit) => self.fails(circuit).then(|| self.open(now, random)),
+    /// Takes in the end of a call that began in `era`. `random` spreads the tries of several processes.
+    pub fn note(&mut self, era: Era, evidence: Evidence, now: Timestamp, random: u64) -> Option<Change> {
+        match evidence {
+            // It was on its way when the circuit opened; only a call that tries the endpoint says more.
+            _ if era != self.era => None,
+            Evidence::Neither => None,
+            Evidence::Lives => self.lives(self.circuit),
+            Evidence::Fails => self.fails(self.circuit).then(|| self.open(now, random)),
         }
     }
 
@@ -134,7 +145,7 @@ impl Breaker {
         };
         let (ends, all_went_well) = (ramp.allowed >= RAMP_MAX, ramp.ended_well >= ramp.allowed);
         if ends && all_went_well {
-            *self = Breaker::new(self.settings);
+            *self = Breaker { era: self.era, ..Breaker::new(self.settings) };
             return Some(Change::Closed);
         }
         let next = Ramp { allowed: ramp.allowed.saturating_mul(2), ended_well: 0, failures: 0 };
@@ -163,6 +174,7 @@ impl Breaker {
         let doubled = self.settings.pause_first.saturating_mul(1 << self.openings.min(16));
         let pause = doubled.min(self.settings.pause_max);
         self.openings = self.openings.saturating_add(1);
+        self.era = Era(self.era.0.saturating_add(1));
         // Half of it for certain, the other half by chance.
         let half = pause / 2;
         let until = now.after(half.saturating_add(share(half, random)));
@@ -184,12 +196,17 @@ mod tests {
         START.after(Duration::from_secs_f64(seconds))
     }
 
+    /// The end of a call that began just before.
+    fn note(breaker: &mut Breaker, evidence: Evidence, now: Timestamp, random: u64) -> Option<Change> {
+        breaker.note(breaker.era(), evidence, now, random)
+    }
+
     fn opened() -> Breaker {
         let mut breaker = Breaker::new(SETTINGS);
         for _ in 0..2 {
-            assert_eq!(breaker.note(Evidence::Fails, START, 0), None);
+            assert_eq!(note(&mut breaker, Evidence::Fails, START, 0), None);
         }
-        assert_eq!(breaker.note(Evidence::Fails, START, 0), Some(Change::Opened { until: at(0.5) }));
+        assert_eq!(note(&mut breaker, Evidence::Fails, START, 0), Some(Change::Opened { until: at(0.5) }));
         breaker
     }
 
@@ -198,13 +215,13 @@ mod tests {
         let mut breaker = Breaker::new(SETTINGS);
         for _ in 0..100 {
             for evidence in [Evidence::Fails, Evidence::Neither, Evidence::Fails, Evidence::Lives] {
-                assert_eq!(breaker.note(evidence, START, 0), None);
+                assert_eq!(note(&mut breaker, evidence, START, 0), None);
                 assert_eq!(breaker.allowance(START), None);
             }
         }
         opened();
         let mut never = Breaker::new(BreakerSettings { failures: 0, ..SETTINGS });
-        assert!((0..100).all(|_| never.note(Evidence::Fails, START, 0).is_none()));
+        assert!((0..100).all(|_| note(&mut never, Evidence::Fails, START, 0).is_none()));
     }
 
     #[test]
@@ -214,16 +231,12 @@ mod tests {
         for pause in [0.5, 1.0, 2.0, 2.0] {
             assert_eq!(breaker.tries_at(), Some(now.after(Duration::from_secs_f64(pause))));
             assert_eq!(breaker.allowance(now), Some(0));
-            // What was on its way when it opened changes nothing.
-            assert_eq!(breaker.note(Evidence::Fails, now, 0), None);
-            assert_eq!(breaker.note(Evidence::Lives, now, 0), None);
-            assert_eq!(breaker.allowance(now), Some(0));
             now = now.after(Duration::from_secs_f64(pause));
             assert_eq!(breaker.allowance(now), Some(1));
-            assert!(matches!(breaker.note(Evidence::Fails, now, 0), Some(Change::Opened { .. })));
+            assert!(matches!(note(&mut breaker, Evidence::Fails, now, 0), Some(Change::Opened { .. })));
         }
         let mut latest = Breaker::new(BreakerSettings { failures: 1, ..SETTINGS });
-        latest.note(Evidence::Fails, START, u64::MAX);
+        note(&mut latest, Evidence::Fails, START, u64::MAX);
         assert_eq!(
             latest.tries_at(),
             Some(Timestamp(at(1.0).0 - 1)),
@@ -235,29 +248,45 @@ mod tests {
     fn an_endpoint_that_lives_again_gets_twice_as_many_calls_each_time_that_all_went_well() {
         let mut breaker = opened();
         let now = at(0.5);
-        assert_eq!(breaker.note(Evidence::Lives, now, 0), None);
+        assert_eq!(note(&mut breaker, Evidence::Lives, now, 0), None);
         for allowed in [2, 4, 8, 16, 32, 64] {
             assert_eq!(breaker.allowance(now), Some(allowed));
             for call in 1..=allowed {
                 let closed = allowed == RAMP_MAX && call == allowed;
-                assert_eq!(breaker.note(Evidence::Lives, now, 0), closed.then_some(Change::Closed));
+                assert_eq!(note(&mut breaker, Evidence::Lives, now, 0), closed.then_some(Change::Closed));
             }
         }
         assert_eq!(breaker.allowance(now), None);
-        assert_eq!(breaker, Breaker::new(SETTINGS), "and all is forgotten");
+        assert_eq!(breaker, Breaker { era: breaker.era(), ..Breaker::new(SETTINGS) }, "and all is forgotten");
+    }
+
+    #[test]
+    fn calls_that_were_on_their_way_when_it_opened_say_nothing_however_late_they_end() {
+        let mut breaker = Breaker::new(SETTINGS);
+        let before = breaker.era();
+        for _ in 0..3 {
+            note(&mut breaker, Evidence::Fails, START, 0);
+        }
+        let opened = breaker.clone();
+        for evidence in [Evidence::Fails, Evidence::Lives, Evidence::Neither] {
+            for seconds in [0.1, 0.5, 60.0] {
+                assert_eq!(breaker.note(before, evidence, at(seconds), 0), None);
+                assert_eq!(breaker, opened);
+            }
+        }
     }
 
     #[test]
     fn failures_in_a_row_on_the_ramp_open_it_for_longer() {
         let mut breaker = opened();
         let now = at(0.5);
-        breaker.note(Evidence::Lives, now, 0);
+        note(&mut breaker, Evidence::Lives, now, 0);
         for _ in 0..10 {
             for evidence in [Evidence::Fails, Evidence::Fails, Evidence::Neither, Evidence::Lives] {
-                assert_eq!(breaker.note(evidence, now, 0), None, "an endpoint that fails now and then is called");
+                assert_eq!(note(&mut breaker, evidence, now, 0), None, "an endpoint that fails now and then is called");
             }
         }
-        let ends = [Evidence::Fails; 3].map(|evidence| breaker.note(evidence, now, 0));
+        let ends = [Evidence::Fails; 3].map(|evidence| note(&mut breaker, evidence, now, 0));
         assert_eq!(ends, [None, None, Some(Change::Opened { until: at(1.5) })]);
     }
 

@@ -61,7 +61,7 @@ impl Confirming {
     pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
         let mut frontier =
             Frontier::new(self.sinks.iter().filter(|(_, required)| *required).map(|(name, _)| name.clone()));
-        let mut saved = self.load()?;
+        let mut saved = self.load().await?;
         let mut rungs = Vec::new();
         self.make_room(&saved, &mut frontier, &mut rungs, settings).await?;
         let mut pause = Pause::new(&settings.limits);
@@ -169,13 +169,26 @@ impl Confirming {
         }
     }
 
-    /// Where each sink is by what is saved.
-    fn load(&self) -> Result<BTreeMap<Arc<str>, Position>> {
-        let mut saved = BTreeMap::new();
+    /// Where each sink is by what is saved. One that has nothing saved begins with the oldest that is held now, for good: what goes
+    /// later without it is then known.
+    async fn load(&self) -> Result<BTreeMap<Arc<str>, Position>> {
+        let oldest = self.journal.room(self.world.now()).oldest;
+        let (mut saved, mut new) = (BTreeMap::new(), Vec::new());
         for (name, _) in &self.sinks {
-            saved.extend(self.positions.load(name)?.map(|position| (name.clone(), position)));
+            let position = self.positions.load(name)?;
+            if position.is_none() {
+                new.push((name.clone(), oldest));
+            }
+            saved.insert(name.clone(), position.unwrap_or(oldest));
         }
-        Ok(saved)
+        if new.is_empty() {
+            return Ok(saved);
+        }
+        match self.positions.save(&new).await {
+            // The first position that it settles is saved all the same.
+            Err(error) if error.kind().reaction() != Reaction::Retry => Err(error),
+            _ => Ok(saved),
+        }
     }
 
     /// Lets the journal drop what nobody needs, or what has to go although somebody does: that is put on record first.

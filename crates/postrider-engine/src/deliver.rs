@@ -119,7 +119,13 @@ impl Delivering {
                     self.trouble(None);
                     return Ok(kept.map_or(saved, |kept| kept.max(saved)));
                 }
-                Err(error) => self.fail(&error, &mut pause).await,
+                Err(error) => {
+                    if !pause.is_failing() {
+                        tracing::warn!(sink = %self.sink.name, error = error.report(), "the primary cannot be asked what is visible; events wait for it before they go to this sink");
+                    }
+                    self.trouble(Some(format!("The primary cannot be asked what is visible: {}", error.report())));
+                    self.world.sleep(pause.next(self.world.random())).await;
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What: takes the replication stream in and keeps it.
 //! Where: *read*, *frame*, *assemble* and *append*: from the socket to the journal.
 //! Takes and gives: batches of frames; transactions in the journal, and the connection to confirm on.
-//! Never: waits for a consumer or a sink, or for the disk but with a prepared transaction, or ends because a connection did.
+//! Never: waits for a consumer or a sink but with a full journal, or for the disk but with a prepared transaction, or ends because a connection did.
 
 use crate::clock::ServerClock;
 use crate::pause::Pause;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) struct Holder {
     pub(crate) name: Arc<str>,
     pub(crate) required: bool,
-    /// Everything at or before is settled, durably; [`Position::START`]: it begins with whatever is held.
+    /// Everything at or before is settled, durably; of one that has nothing yet, what it begins behind.
     pub(crate) position: Position,
 }
 
@@ -70,7 +70,7 @@ impl Ruling {
         let may_block = *required && when_full == WhenFull::Block;
         // Age alone is no reason to take anything from a required sink.
         let goes = if *required { room.over } else { room.expired };
-        let is_cut = *position < room.oldest && *position != Position::START;
+        let is_cut = *position < room.oldest;
         let rung = match goes.filter(|to| position < to) {
             _ if is_cut => {
                 self.put_on_record(holder, room.oldest);
@@ -118,11 +118,11 @@ impl fmt::Display for Warning {
             ),
             Rung::BeforeBlock => write!(
                 f,
-                "The journal is nearly full, and the required sink {sink} lacks the oldest of it. Once it is full, nothing more is read, for no stage and no sink, and the server keeps its log. Bring {sink} back, or raise journal.retention.size, or give it up with required = false, and start again."
+                "The journal is nearly full, and the required sink {sink} lacks the oldest of it. Once it is full, nothing more is read, for no stage and no sink, and the server keeps its log. Bring {sink} back, or raise journal.retention.size, or give it up with required = false, and start again; a new one that may do without the past, stop Postrider and type: postrider replay {sink} --from end --skip"
             ),
             Rung::Blocks => write!(
                 f,
-                "The journal is full, and the required sink {sink} lacks the oldest of it. Nothing is read, for no stage and no sink, and the server keeps its log. Bring {sink} back, or raise journal.retention.size, or give it up with required = false, and start again."
+                "The journal is full, and the required sink {sink} lacks the oldest of it. Nothing is read, for no stage and no sink, and the server keeps its log. Bring {sink} back, or raise journal.retention.size, or give it up with required = false, and start again; a new one that may do without the past, stop Postrider and type: postrider replay {sink} --from end --skip"
             ),
             Rung::Cut => write!(
                 f,
@@ -213,12 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn who_has_nothing_yet_begins_with_what_is_held_and_what_goes_before_is_on_record() {
+    fn who_begins_at_the_beginning_holds_all_of_it_and_what_goes_before_is_on_record() {
         let new = [(REQUIRED, Position::START), (OPTIONAL, Position::START)];
-        check(room(60, None, None), &new, WhenFull::Block, expect!["release 0"]);
-        let full = room(60, Some(70), Some(80));
+        let from_the_beginning = |room: Room| Room { oldest: Position::START, ..room };
+        check(from_the_beginning(room(0, None, None)), &new, WhenFull::Block, expect!["release 0"]);
+        let full = from_the_beginning(room(0, Some(70), Some(80)));
         check(full, &new[1..], WhenFull::Block, expect!["release 70, cut a 0-70, a Cut"]);
         check(full, &new[..1], WhenFull::Block, expect!["release 0, block, a Blocks"]);
+        let gone = room(60, None, None);
+        check(gone, &new[1..], WhenFull::Block, expect!["release 100, cut a 0-60, a Cut"]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ impl State {
             };
             let (stage, fence) = (row.stage.clone(), row.rank.fence());
             let transition = match ending {
-                Ending::Done => self.succeed(&stage),
+                Ending::Done => self.succeed(&stage, &key),
                 Ending::Other(transition) => transition,
             };
             checkpoints.push(Checkpoint { key, stage, fence, transition });
@@ -88,7 +88,7 @@ impl State {
     }
 
     /// Success goes on: chained into the next stage where that has a free slot and nobody waits for it.
-    fn succeed(&mut self, stage: &StageName) -> Transition {
+    fn succeed(&mut self, stage: &StageName, key: &WorkKey) -> Transition {
         let next = self.settings.graph.stage(stage).and_then(|policy| policy.next.clone());
         let Some(next) = next else { return Transition::Finish };
         let Some(policy) = self.settings.graph.stage(&next) else { return Transition::Advance { next } };
@@ -96,14 +96,14 @@ impl State {
             return Transition::Advance { next };
         }
         let lease = policy.lease;
-        self.use_slot(&next);
+        self.use_slot(&next, key);
         Transition::Chain { next, lease }
     }
 
     fn checkpoint_open(&mut self, checkpoint: Checkpoint, refused: bool) {
         if let Transition::Chain { next, .. } = &checkpoint.transition {
             let next = next.clone();
-            self.release_slot(&next);
+            self.release_slot(&next, self.era_of(&checkpoint.key));
         }
         let key = checkpoint.key.clone();
         self.doubt(&key, Doubt::Checkpoint { checkpoint: Box::new(checkpoint), refused });

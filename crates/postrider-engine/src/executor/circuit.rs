@@ -13,13 +13,12 @@ use std::time::Duration;
 impl State {
     /// Takes in what the end of a call says of its endpoint.
     pub(super) fn note_evidence(&mut self, ticket: &CallTicket, outcome: &Outcome) {
-        let Some(endpoint) = self.settings.graph.stage(&ticket.stage).map(|policy| policy.endpoint.clone()) else {
-            return;
-        };
+        let Some(endpoint) = self.endpoint_of(&ticket.stage) else { return };
         let settings = self.limits.breaker;
         let circuit = self.circuits.entry(endpoint.clone()).or_insert_with(|| Breaker::new(settings));
-        match circuit.note(Evidence::of(outcome), self.world.now(), self.world.random()) {
+        match circuit.note(ticket.era, Evidence::of(outcome), self.world.now(), self.world.random()) {
             Some(Change::Opened { until }) => {
+                self.tries.insert(endpoint.clone(), 0);
                 let since = self.world.now();
                 let pause = until.since(since);
                 self.telemetry.update(|status| {

@@ -74,7 +74,7 @@ impl State {
             let Some((key, rank, take)) = self.rows.pop_due(stage) else { return };
             let take_over = matches!(take, Take::Over(_));
             let (stage, seen_fence) = (stage.clone(), rank.fence());
-            self.use_slot(&stage);
+            self.use_slot(&stage, &key);
             requests.push(ClaimRequest { key, stage, seen_fence, attempt_limit, lease, take_over });
             free -= 1;
         }
@@ -83,7 +83,7 @@ impl State {
     fn at_limit(&mut self, key: &WorkKey, fence: i64) {
         let Some(row) = self.rows.row(key) else { return };
         let stage = row.stage.clone();
-        self.release_slot(&stage);
+        self.release_slot(&stage, self.era_of(key));
         let label = VerdictLabel { stage: stage.to_string(), verdict: "unknown" };
         self.telemetry.verdicts.get_or_create(&label).inc();
         self.written(key, stage, Rank::settled(fence), Phase::Finished);
@@ -94,7 +94,7 @@ impl State {
             let Some(row) = self.rows.row(key) else { continue };
             let Phase::Claiming(take) = row.phase else { continue };
             let stage = row.stage.clone();
-            self.release_slot(&stage);
+            self.release_slot(&stage, self.era_of(key));
             self.doubt(key, Doubt::Claim(take));
         }
     }

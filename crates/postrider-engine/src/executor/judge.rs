@@ -14,7 +14,7 @@ use postrider_core::work::StageName;
 impl State {
     /// A call ended.
     pub(crate) fn called(&mut self, ticket: &CallTicket, outcome: &Outcome) {
-        self.release_slot(&ticket.stage);
+        self.release_slot(&ticket.stage, ticket.era);
         self.note_evidence(ticket, outcome);
         let not_sent = self.not_sent.entry(ticket.stage.clone()).or_default();
         *not_sent = if matches!(outcome, Outcome::NotSent(_)) { not_sent.saturating_add(1) } else { 0 };

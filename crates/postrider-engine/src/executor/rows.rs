@@ -1,5 +1,6 @@
 //! The open rows in memory: what is known of each, what is done about it, and when.
 
+use postrider_core::breaker::Era;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, Transition};
 use postrider_core::time::Timestamp;
@@ -19,6 +20,8 @@ pub(crate) struct Row {
     pub(crate) misses: u32,
     /// The log showed a version that a claim could not see yet.
     pub(crate) unseen: bool,
+    /// Of its endpoint's circuit, when its slot was taken.
+    pub(crate) era: Era,
     /// The row was deleted while we were busy with it; what comes after is another row with the same key.
     pub(crate) gone: bool,
     /// A newer version that came while we were busy with this one.
@@ -89,7 +92,7 @@ pub(crate) struct Rows {
 impl Row {
     /// A row of which nothing is known but this.
     pub(crate) fn new(rank: Rank, stage: StageName, xid: u32, phase: Phase) -> Row {
-        Row { rank, stage, xid, phase, misses: 0, unseen: false, gone: false, newest: None }
+        Row { rank, stage, xid, phase, misses: 0, unseen: false, era: Era::default(), gone: false, newest: None }
     }
 
     /// A statement or a call has this row; what the log says must wait.

@@ -12,7 +12,7 @@ use crate::limits::Limits;
 use crate::settings::WorkSettings;
 use crate::telemetry::{ConsumerLabel, StageLabel, Telemetry};
 use crate::world::World;
-use postrider_core::breaker::Breaker;
+use postrider_core::breaker::{Breaker, Era};
 use postrider_core::call::stage_call;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub(super) in_use: BTreeMap<StageName, u32>,
     /// The circuits of the endpoints that were called, by their origin.
     pub(super) circuits: BTreeMap<Arc<str>, Breaker>,
+    /// Slots in use at an endpoint that were taken since its circuit opened last.
+    pub(super) tries: BTreeMap<Arc<str>, u32>,
     /// Calls in a row that were not sent, by stage.
     pub(super) not_sent: BTreeMap<StageName, u32>,
     /// Rows whose outcome waits for a checkpoint, oldest first.
@@ -70,6 +72,8 @@ pub(crate) struct CallTicket {
     pub(crate) fence: i64,
     pub(crate) attempt: u32,
     pub(crate) deferrals: u32,
+    /// Of its endpoint's circuit, when the row was to be claimed.
+    pub(crate) era: Era,
 }
 
 impl State {
@@ -89,6 +93,7 @@ impl State {
             rows: Rows::default(),
             in_use: BTreeMap::new(),
             circuits: BTreeMap::new(),
+            tries: BTreeMap::new(),
             not_sent: BTreeMap::new(),
             settling: VecDeque::new(),
             doubts: BTreeSet::new(),
@@ -154,7 +159,7 @@ impl State {
             None
         };
         if let Some(transition) = refusal {
-            self.release_slot(&claim.stage);
+            self.release_slot(&claim.stage, self.era_of(&claim.key));
             self.settle(&claim.key, Ending::Other(transition));
             return;
         }
@@ -165,6 +170,7 @@ impl State {
             fence: claim.fence,
             attempt: claim.attempt,
             deferrals: claim.deferrals,
+            era: self.era_of(&claim.key),
         };
         self.telemetry.calls_started.get_or_create(&StageLabel { stage: claim.stage.to_string() }).inc();
         self.rows.set(&claim.key, Phase::Calling);
@@ -259,24 +265,44 @@ impl State {
 
     /// How many rows of the stage may be claimed: what its own limit and its endpoint's circuit leave.
     pub(super) fn free_slots(&self, policy: &StagePolicy) -> u32 {
-        let free = policy.concurrency.saturating_sub(self.used_slots(&policy.name));
+        let free = policy.concurrency.saturating_sub(self.in_use.get(&policy.name).copied().unwrap_or(0));
         let allowance = self.circuits.get(&policy.endpoint).and_then(|circuit| circuit.allowance(self.world.now()));
         let Some(allowance) = allowance else { return free };
-        let at_endpoint = self.settings.graph.stages().filter(|stage| stage.endpoint == policy.endpoint);
-        let used = at_endpoint.map(|stage| self.used_slots(&stage.name)).sum();
-        free.min(allowance.saturating_sub(used))
+        free.min(allowance.saturating_sub(self.tries.get(&policy.endpoint).copied().unwrap_or(0)))
     }
 
-    fn used_slots(&self, stage: &StageName) -> u32 {
-        self.in_use.get(stage).copied().unwrap_or(0)
-    }
-
-    pub(super) fn use_slot(&mut self, stage: &StageName) {
+    /// Takes a slot for a row. Its era goes with the row, and comes back when the slot is given back.
+    pub(super) fn use_slot(&mut self, stage: &StageName, key: &WorkKey) {
         *self.in_use.entry(stage.clone()).or_default() += 1;
+        let Some(endpoint) = self.endpoint_of(stage) else { return };
+        *self.tries.entry(endpoint.clone()).or_default() += 1;
+        let era = self.current_era(&endpoint);
+        if let Some(row) = self.rows.row_mut(key) {
+            row.era = era;
+        }
     }
 
-    pub(super) fn release_slot(&mut self, stage: &StageName) {
+    pub(super) fn release_slot(&mut self, stage: &StageName, era: Era) {
         let used = self.in_use.get_mut(stage).expect("a slot that is given back was taken");
         *used = used.checked_sub(1).expect("a slot that is given back was taken");
+        let Some(endpoint) = self.endpoint_of(stage) else { return };
+        if era == self.current_era(&endpoint)
+            && let Some(tries) = self.tries.get_mut(&endpoint)
+        {
+            *tries = tries.checked_sub(1).expect("a slot that is given back was taken");
+        }
+    }
+
+    /// The era in which the row's slot was taken.
+    pub(super) fn era_of(&self, key: &WorkKey) -> Era {
+        self.rows.row(key).map_or_else(Era::default, |row| row.era)
+    }
+
+    pub(super) fn endpoint_of(&self, stage: &StageName) -> Option<Arc<str>> {
+        self.settings.graph.stage(stage).map(|policy| policy.endpoint.clone())
+    }
+
+    fn current_era(&self, endpoint: &Arc<str>) -> Era {
+        self.circuits.get(endpoint).map_or_else(Era::default, Breaker::era)
     }
 }

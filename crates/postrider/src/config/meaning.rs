@@ -98,6 +98,15 @@ pub(crate) fn understand(
             "give the stages a process of their own, with the primary's address, a slot and a journal of its own",
         );
     }
+    let sinks = file.sink.iter().flat_map(|sinks| &sinks.value);
+    let waits = sinks.filter_map(|sink| sink.value.wait_visible.as_ref().filter(|wait| wait.value));
+    for wait in waits.filter(|_| standby.is_some()) {
+        reader.problems.report_with_hint(
+            wait.place,
+            "`sink.wait_visible` does not go with `source.standby`: a standby cannot say what is visible on the primary",
+            "read from the primary, or leave out `wait_visible` and let the receiver ask until the row is there",
+        );
+    }
     if let Some(Some(work)) = &work
         && outbox_tables
             .iter()

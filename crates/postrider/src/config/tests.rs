@@ -228,6 +228,12 @@ fn a_standby_is_read_without_stages_and_without_a_slot_that_other_standbys_keep(
     };
     assert!(read(&with("standby = true")).unwrap().source.standby);
     check(
+        &(with("standby = true") + "wait_visible = true\n"),
+        expect![
+            "13:16: `sink.wait_visible` does not go with `source.standby`: a standby cannot say what is visible on the primary (read from the primary, or leave out `wait_visible` and let the receiver ask until the row is there)"
+        ],
+    );
+    check(
         &with("standby = true\nfailover = true"),
         expect![
             "5:12: `source.failover` does not go with `source.standby`: only a primary's slot is kept on standbys (take one of them out)"
