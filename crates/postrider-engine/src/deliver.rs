@@ -119,13 +119,7 @@ impl Delivering {
                     self.trouble(None);
                     return Ok(kept.map_or(saved, |kept| kept.max(saved)));
                 }
-                Err(error) => {
-                    if !pause.is_failing() {
-                        tracing::warn!(sink = %self.sink.name, error = error.report(), "the primary cannot be asked what is visible; events wait for it before they go to this sink");
-                    }
-                    self.trouble(Some(format!("The primary cannot be asked what is visible: {}", error.report())));
-                    self.world.sleep(pause.next(self.world.random())).await;
-                }
+                Err(error) => self.fail(&error, &mut pause).await,
             }
         }
     }
@@ -134,6 +128,9 @@ impl Delivering {
     async fn write(&mut self, (events, xids): (&[Event], &[u32]), settled: &mut Settled, stop: &Shutdown) -> bool {
         let (mut rest, mut xids) = (events, xids);
         let mut pause = Pause::new(&self.limits);
+        if let Some(sight) = &mut self.sight {
+            sight.forget();
+        }
         let label = ConsumerLabel { consumer: self.sink.name.to_string() };
         while !rest.is_empty() {
             let Some(visible) = self.visible(&xids[..chunk_len(rest, &self.limits)], stop).await else { return false };
@@ -196,7 +193,13 @@ impl Delivering {
             self.world.sleep(sight.pause()).await;
             match sight.look().await {
                 Ok(()) => pause.reset(),
-                Err(error) => self.fail(&error, &mut pause).await,
+                Err(error) => {
+                    if !pause.is_failing() {
+                        tracing::warn!(sink = %self.sink.name, error = error.report(), "the primary cannot be asked what is visible; events wait for it before they go to this sink");
+                    }
+                    self.trouble(Some(format!("The primary cannot be asked what is visible: {}", error.report())));
+                    self.world.sleep(pause.next(self.world.random())).await;
+                }
             }
         }
     }

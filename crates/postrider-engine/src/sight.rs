@@ -1,7 +1,7 @@
 //! What: keeps events back until any session can see their transactions (case P-18).
 //! Where: between *batch* and *write*, for the sinks that read back what an event tells of.
 //! Takes and gives: transaction ids in commit order; how many from the front a new snapshot sees.
-//! Never: asks the server about a transaction that the last snapshot sees already.
+//! Never: asks the server about a transaction that this batch's last snapshot sees already.
 
 use postrider_core::error::Result;
 use postrider_core::ports::Primary;
@@ -24,6 +24,12 @@ pub(crate) struct Sight {
 impl Sight {
     pub(crate) fn new(primary: Arc<dyn Primary>) -> Sight {
         Sight { primary, snapshot: Snapshot::default(), looks: 0 }
+    }
+
+    /// A batch begins. What was seen before says nothing for sure any more: ids come round, and a promoted server uses some again.
+    pub(crate) fn forget(&mut self) {
+        self.snapshot = Snapshot::default();
+        self.looks = 0;
     }
 
     /// How many of these transactions, from the front, are visible for sure. An id of 0 stands for one that always is.
@@ -53,5 +59,41 @@ impl Sight {
     /// It takes longer than commits do when all is well.
     pub(crate) fn is_kept_waiting(&self) -> bool {
         self.pause() == LOOK_PAUSE_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_core::ports::{BoxFuture, SlotHealth};
+    use postrider_core::position::Lsn;
+
+    /// A server on which everything below 100 is visible.
+    #[derive(Debug)]
+    struct Calm;
+
+    impl Primary for Calm {
+        fn beat(&self) -> BoxFuture<'_, Result<Lsn>> {
+            unreachable!("nobody beats here")
+        }
+
+        fn slot(&self) -> BoxFuture<'_, Result<SlotHealth>> {
+            unreachable!("nobody asks for the slot here")
+        }
+
+        fn snapshot(&self) -> BoxFuture<'_, Result<Snapshot>> {
+            Box::pin(async { Ok(Snapshot::parse("100:100:").expect("a snapshot")) })
+        }
+    }
+
+    #[tokio::test]
+    async fn each_batch_is_looked_at_anew() {
+        let mut sight = Sight::new(Arc::new(Calm));
+        assert_eq!(sight.seen(&[7]), 0);
+        sight.look().await.expect("an answer");
+        assert_eq!(sight.seen(&[7, 99, 100]), 2);
+        sight.forget();
+        assert_eq!(sight.seen(&[7]), 0);
+        assert_eq!(sight.pause(), Duration::ZERO, "the first look comes at once");
     }
 }
