@@ -10,7 +10,9 @@ use futures_util::future::join_all;
 use futures_util::stream::{StreamExt as _, poll_fn};
 use postrider_core::outcome::Outcome;
 use postrider_core::ports::{StageCall, StageCaller};
-use postrider_core::work::StageName;
+use postrider_core::time::Timestamp;
+use postrider_core::trace::Trace;
+use postrider_core::work::{StageName, WorkKey};
 use postrider_delivery::{Endpoint, HttpSettings, HttpStageCaller};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{MissedTickBehavior, interval};
@@ -228,6 +230,8 @@ fn call_of(stage: &StageName, row: &Row) -> Result<StageCall> {
         attempt: u32::try_from(attempt).context(|| "cannot read the attempt")?,
         fence,
         definition: None,
+        trace: Trace::of(&WorkKey::new([group, quote]), stage, 0, fence),
+        made_at: Timestamp::default(),
         timeout: Duration::from_secs(30),
         body: body.into(),
     })

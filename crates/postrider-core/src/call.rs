@@ -1,10 +1,12 @@
 //! What: makes the request for a claim: its key and its body, the same on every attempt.
 //! Where: after *claim*; the request leaves through the stage caller.
-//! Takes and gives: a claim and its stage's policy; a [`StageCall`].
+//! Takes and gives: a claim, its stage's policy and the time; a [`StageCall`], or why there is none.
 //! Never: puts into key or body what changes from attempt to attempt.
 
 use crate::ports::{Claim, StageCall};
 use crate::stage::StagePolicy;
+use crate::time::Timestamp;
+use crate::trace::Trace;
 use crate::work::{StageName, WorkKey};
 use bytes::Bytes;
 use data_encoding::BASE32_NOPAD;
@@ -17,19 +19,36 @@ pub const KEY_BYTES_MAX: usize = 255;
 /// All but RFC 3986's unreserved characters are encoded, so that a slash in a part is never a separator.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The request for a claim.
+/// The request for a claim; `Err`: why it must not leave, for the row's reason.
 ///
 /// `key_names` are the names of the key columns, in the order of the key's parts.
-pub fn stage_call(policy: &StagePolicy, key_names: &[String], claim: &Claim) -> StageCall {
-    StageCall {
+pub fn stage_call(
+    policy: &StagePolicy,
+    key_names: &[String],
+    claim: &Claim,
+    now: Timestamp,
+) -> Result<StageCall, String> {
+    if claim.payload_changed {
+        return Err("PAYLOAD_CHANGED: the payload differs from the first attempt's".to_owned());
+    }
+    let body = request_body(key_names, claim);
+    let (body_bytes, limit_bytes) = (u64::try_from(body.len()).unwrap_or(u64::MAX), policy.request_bytes_max);
+    if body_bytes > limit_bytes {
+        return Err(format!(
+            "TOO_LARGE: the request has {body_bytes} bytes, and the stage's request_size is {limit_bytes}"
+        ));
+    }
+    Ok(StageCall {
         stage: claim.stage.clone(),
         idempotency_key: idempotency_key(&claim.key, &claim.stage, claim.epoch),
         attempt: claim.attempt,
         fence: claim.fence,
         definition: claim.definition.clone(),
+        trace: Trace::of(&claim.key, &claim.stage, claim.epoch, claim.fence),
+        made_at: now,
         timeout: policy.timeout,
-        body: request_body(key_names, claim),
-    }
+        body,
+    })
 }
 
 /// `<key part>/…/<stage>/<epoch>`, each part percent-encoded; longer than [`KEY_BYTES_MAX`], `pr1:` and the base32 form of
@@ -112,6 +131,57 @@ mod tests {
         let hashed = key(&[&format!("{longest}x"), "q"]);
         assert!(hashed.starts_with("pr1:") && hashed.len() == 56, "{hashed}");
         assert_ne!(hashed, key(&[&format!("{longest}y"), "q"]));
+    }
+
+    fn policy(request_bytes_max: u64) -> StagePolicy {
+        StagePolicy {
+            name: StageName::new("PRICING"),
+            class: crate::stage::StageClass::Keyed,
+            endpoint: "http://core".into(),
+            next: None,
+            attempt_limit: 5,
+            deferral_limit: 10,
+            timeout: std::time::Duration::from_secs(30),
+            lease: std::time::Duration::from_secs(60),
+            backoff: crate::stage::Backoff {
+                first: std::time::Duration::from_secs(1),
+                max: std::time::Duration::from_secs(60),
+            },
+            concurrency: 1,
+            request_bytes_max,
+        }
+    }
+
+    #[test]
+    fn e22_key_and_body_are_the_same_on_every_attempt_and_only_headers_tell_them_apart() {
+        let names = ["group_id".to_owned(), "quote_id".to_owned()];
+        let first = Claim { definition: Some("quote@1".to_owned()), ..claim(&["g", "q"], "{\"n\": 1.10}") };
+        let again =
+            Claim { fence: 9, attempt: 4, deferrals: 2, definition: Some("quote@2".to_owned()), ..first.clone() };
+        let of = |claim: &Claim, now| stage_call(&policy(1_000), &names, claim, Timestamp(now)).expect("it may leave");
+        let (first, again) = (of(&first, 1), of(&again, 2));
+        assert_eq!((&first.body, &first.idempotency_key), (&again.body, &again.idempotency_key));
+        assert_eq!(first.trace.id(), again.trace.id());
+        assert_ne!(first.trace, again.trace);
+        assert_eq!((again.fence, again.attempt, again.made_at), (9, 4, Timestamp(2)));
+    }
+
+    #[test]
+    fn e45_a_request_above_the_limit_does_not_leave_and_one_at_the_limit_does() {
+        let names = ["group_id".to_owned(), "quote_id".to_owned()];
+        let claim = claim(&["g", "q"], &format!("\"{}\"", "x".repeat(8 << 20)));
+        let bytes = u64::try_from(request_body(&names, &claim).len()).expect("a length");
+        let call = |limit| stage_call(&policy(limit), &names, &claim, Timestamp(0));
+        assert_eq!(call(bytes).map(|call| call.body.len()), Ok((8 << 20) + 72));
+        expect!["TOO_LARGE: the request has 8388680 bytes, and the stage's request_size is 8388679"]
+            .assert_eq(&call(bytes - 1).expect_err("one byte too many"));
+    }
+
+    #[test]
+    fn a_changed_payload_does_not_leave() {
+        let changed = Claim { payload_changed: true, ..claim(&["g", "q"], "{}") };
+        let refusal = stage_call(&policy(1_000), &[], &changed, Timestamp(0)).expect_err("the key has another body");
+        assert!(refusal.starts_with("PAYLOAD_CHANGED"), "{refusal}");
     }
 
     #[test]

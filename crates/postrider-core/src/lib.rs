@@ -26,6 +26,7 @@ pub mod shape;
 pub mod snapshot;
 pub mod stage;
 pub mod time;
+pub mod trace;
 pub mod transaction;
 pub mod value;
 pub mod work;

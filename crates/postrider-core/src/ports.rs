@@ -10,6 +10,7 @@ use crate::outcome::Outcome;
 use crate::position::{Generation, Lsn, Position};
 use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
+use crate::trace::Trace;
 use crate::transaction::TransactionBatch;
 use crate::work::{OwnerId, StageName, WorkKey, WorkVersion};
 use bytes::Bytes;
@@ -462,6 +463,10 @@ pub struct StageCall {
     pub attempt: u32,
     pub fence: i64,
     pub definition: Option<String>,
+    /// Which workflow's trace it belongs to, and where in it.
+    pub trace: Trace,
+    /// When it was made, on the primary's clock.
+    pub made_at: Timestamp,
     /// From the start of the request to the last byte of the answer.
     pub timeout: Duration,
     pub body: Bytes,

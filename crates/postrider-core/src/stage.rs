@@ -41,6 +41,8 @@ pub struct StagePolicy {
     pub backoff: Backoff,
     /// Requests in flight at once, from one process.
     pub concurrency: u32,
+    /// A request with a larger body does not leave: its row is parked.
+    pub request_bytes_max: u64,
 }
 
 /// All stages, valid by construction: each `next` exists and no path comes back to where it was.
@@ -123,6 +125,7 @@ mod tests {
             lease: Duration::from_secs(60),
             backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(300) },
             concurrency: 64,
+            request_bytes_max: 1 << 20,
         }
     }
 

@@ -38,11 +38,13 @@ impl HttpStageCaller {
         };
         let outgoing =
             Outgoing { headers: headers_of(endpoint, &call), body: call.body.clone(), timeout: call.timeout };
-        match self.client.send(endpoint, outgoing).await {
+        let outcome = match self.client.send(endpoint, outgoing).await {
             Ok(reply) => Outcome::Answered(answer_of(&reply)),
             Err(Unanswered::NotSent(reason)) => Outcome::NotSent(reason),
             Err(Unanswered::Lost(reason)) => Outcome::Lost(reason),
-        }
+        };
+        tracing::debug!(stage = %call.stage, trace = %call.trace.id(), attempt = call.attempt, ?outcome, "a stage call ended");
+        outcome
     }
 }
 
@@ -57,6 +59,7 @@ fn headers_of(endpoint: &Endpoint, call: &StageCall) -> HeaderMap {
     headers.insert(header::IDEMPOTENCY_KEY, header::quoted(&call.idempotency_key));
     headers.insert(header::POSTRIDER_ATTEMPT, call.attempt.into());
     headers.insert(header::POSTRIDER_FENCE, call.fence.into());
+    headers.insert(header::TRACEPARENT, header::text(&call.trace.to_string()));
     if let Some(definition) = &call.definition {
         headers.insert(header::POSTRIDER_DEFINITION, header::text(definition));
     }

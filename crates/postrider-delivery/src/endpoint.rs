@@ -132,8 +132,11 @@ fn fixed_headers(authority: &str) -> Result<HeaderMap> {
 
 fn is_ours(name: &str) -> bool {
     let fixed = ["host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect"];
-    let ours = [header::IDEMPOTENCY_KEY, header::WEBHOOK_ID, header::WEBHOOK_TIMESTAMP, CONTENT_TYPE];
-    fixed.contains(&name) || ours.iter().any(|own| own == name) || name.starts_with("postrider-")
+    let ours = [header::IDEMPOTENCY_KEY, header::TRACEPARENT, CONTENT_TYPE];
+    fixed.contains(&name)
+        || ours.iter().any(|own| own == name)
+        || name.starts_with("postrider-")
+        || name.starts_with("webhook-")
 }
 
 fn unusable(detail: &str) -> Error {

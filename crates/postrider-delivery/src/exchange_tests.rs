@@ -83,7 +83,7 @@ async fn a_request_that_met_the_closing_of_its_connection_is_lost_and_not_sent_a
 }
 
 #[tokio::test]
-async fn a_long_answer_counts_and_costs_the_connection() {
+async fn e45_a_long_answer_counts_and_costs_the_connection() {
     let server = TestServer::always(&answer("200 OK", "", &"x".repeat(ANSWER_BODY_BYTES_MAX + 1))).await;
     let (client, endpoint) = client(&patient(), &server);
     for _ in 0..2 {

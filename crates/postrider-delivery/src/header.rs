@@ -14,6 +14,7 @@ pub(crate) const POSTRIDER_FENCE: HeaderName = HeaderName::from_static("postride
 pub(crate) const POSTRIDER_OUTCOME: HeaderName = HeaderName::from_static("postrider-outcome");
 pub(crate) const POSTRIDER_POSITION: HeaderName = HeaderName::from_static("postrider-position");
 pub(crate) const POSTRIDER_STAGE: HeaderName = HeaderName::from_static("postrider-stage");
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(crate) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 pub(crate) const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 

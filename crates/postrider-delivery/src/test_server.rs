@@ -16,6 +16,8 @@ pub(crate) enum Act {
     AnswerThenClose(String),
     /// The text, then a byte from time to time for ever.
     Trickle(String),
+    /// The text, then chunks of a body for ever, as fast as they are taken.
+    Flood(String),
     /// Close without a word.
     Close,
     /// Close with an RST.
@@ -113,6 +115,12 @@ async fn serve(mut stream: TcpStream, connection: usize, act: &impl Fn(&Received
                 while stream.write_all(b"x").await.is_ok() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
+            }
+            Act::Flood(text) => {
+                drop(stream.write_all(text.as_bytes()).await);
+                let chunk = format!("1000\r\n{}\r\n", "x".repeat(0x1000));
+                while stream.write_all(chunk.as_bytes()).await.is_ok() {}
+                return;
             }
             Act::Close => return,
             Act::Reset => return stream.set_zero_linger().unwrap(),

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use postrider_core::outcome::{Declared, Lost, Outcome};
 use postrider_core::ports::{StageCall, StageCaller};
-use postrider_core::work::StageName;
+use postrider_core::time::Timestamp;
+use postrider_core::trace::Trace;
+use postrider_core::work::{StageName, WorkKey};
 use std::time::Duration;
 
 /// How the endpoint meets the next request.
@@ -62,6 +64,8 @@ fn call(number: usize) -> StageCall {
         attempt: 1,
         fence: 1,
         definition: None,
+        trace: Trace::of(&WorkKey::new(["g".to_owned(), format!("q{number}")]), &StageName::new("APPROVAL"), 0, 1),
+        made_at: Timestamp(1_700_000_000_000_000),
         timeout: Duration::from_millis(200),
         body: Bytes::from_static(b"{\"group_id\":\"g\"}"),
     }

@@ -16,6 +16,7 @@ fn policy() -> StagePolicy {
         lease: Duration::from_secs(60),
         backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) },
         concurrency: 1,
+        request_bytes_max: 1 << 20,
     }
 }
 
@@ -164,14 +165,58 @@ fn deferrals_have_a_budget_of_their_own() {
 }
 
 #[test]
-fn retry_after_is_jittered_only_upwards_and_at_most_by_a_fifth() {
-    for random in [0, 1, u64::MAX / 3, u64::MAX] {
+fn e53_a_herd_that_was_put_off_for_a_minute_comes_back_over_twelve_seconds_and_used_no_attempt() {
+    // As far apart as 500 draws of an even generator: multiples of the golden ratio.
+    let draws = (1..=500).map(|n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15)).chain([0, u64::MAX]);
+    let mut seconds = std::collections::BTreeMap::new();
+    for random in draws {
         let at = Attempt { random, ..attempt(1) };
-        let Verdict::Defer { after, .. } = judge(&policy(), at, &answered(429, None, Some(60))) else {
+        let Verdict::Defer { after, counted, .. } = judge(&policy(), at, &answered(429, None, Some(60))) else {
             unreachable!("429 with Retry-After is a deferral")
         };
-        assert!((Duration::from_secs(60)..=Duration::from_secs(72)).contains(&after), "{after:?}");
+        assert!(counted && (Duration::from_secs(60)..=Duration::from_secs(72)).contains(&after), "{after:?}");
+        *seconds.entry(after.as_secs()).or_insert(0) += 1;
     }
+    let crowds: Vec<u32> = (60..72).map(|second| seconds.get(&second).copied().unwrap_or(0)).collect();
+    assert!(crowds.iter().all(|crowd| (30..=55).contains(crowd)), "502 workflows over 12 seconds: {crowds:?}");
+}
+
+#[test]
+fn e52_a_proxys_page_is_never_taken_for_the_receivers_word() {
+    let bare = |status| answered(status, None, None);
+    for status in [502, 504] {
+        let verdict = judge(&policy(), attempt(1), &bare(status));
+        assert!(matches!(&verdict, Verdict::Retry { reason, .. } if reason.starts_with("UNKNOWN")), "{verdict:?}");
+        let last = judge(&policy(), attempt(5), &bare(status));
+        assert!(matches!(&last, Verdict::Unknown { reason } if reason.starts_with("AT_LIMIT: UNKNOWN")), "{last:?}");
+    }
+    let reasons = [1, 2, 3].map(|number| show(&judge(&policy(), attempt(number), &bare(404))));
+    expect![[r#"
+        [
+            "retry in 60s: SUSPECT_CONFIGURATION (HTTP 404)",
+            "retry in 60s: SUSPECT_CONFIGURATION (HTTP 404)",
+            "park: SUSPECT_CONFIGURATION (HTTP 404)",
+        ]
+    "#]]
+    .assert_debug_eq(&reasons);
+}
+
+#[test]
+fn e55_a_redirect_parks_the_row() {
+    for status in [301, 302, 303, 307, 308] {
+        let verdict = judge(&policy(), attempt(1), &answered(status, None, None));
+        assert!(matches!(&verdict, Verdict::Park { reason } if reason.starts_with("REDIRECTED")), "{verdict:?}");
+    }
+}
+
+#[test]
+fn e56_refused_is_not_sent_and_a_reset_behind_the_request_is_unknown() {
+    let refused = judge(&policy(), attempt(1), &Outcome::NotSent(NotSent::Refused));
+    assert!(matches!(refused, Verdict::Defer { counted: false, .. }), "{refused:?}");
+    let reset = judge(&policy(), attempt(1), &Outcome::Lost(Lost::Reset));
+    assert!(matches!(&reset, Verdict::Retry { reason, .. } if reason.starts_with("UNKNOWN")), "{reset:?}");
+    let last = judge(&policy(), attempt(5), &Outcome::Lost(Lost::Reset));
+    assert!(matches!(last, Verdict::Unknown { .. }), "{last:?}");
 }
 
 #[test]

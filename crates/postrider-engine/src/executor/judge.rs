@@ -9,6 +9,7 @@ use crate::telemetry::{BadEnd, StageHarm, StageLabel, VerdictLabel};
 use postrider_core::judge::{Attempt, Verdict, judge};
 use postrider_core::outcome::Outcome;
 use postrider_core::stage::StageClass;
+use postrider_core::trace::TraceId;
 use postrider_core::work::StageName;
 
 impl State {
@@ -62,19 +63,22 @@ impl State {
     }
 
     fn log(&self, ticket: &CallTicket, verdict: &Verdict) {
-        let (stage, attempt, fence) = (&ticket.stage, ticket.attempt, ticket.fence);
+        if matches!(verdict, Verdict::Done) {
+            return;
+        }
+        let (stage, attempt, fence, trace) = (&ticket.stage, ticket.attempt, ticket.fence, TraceId::of(&ticket.key));
         match verdict {
             Verdict::Done => {}
             Verdict::Defer { reason, counted: false, .. } if self.not_sent.get(stage) == Some(&1) => {
                 tracing::warn!(%stage, reason, "a stage's endpoint cannot be reached; its rows wait and use no attempt; check the stage's url and the service behind it");
             }
             Verdict::Retry { after, reason } | Verdict::Defer { after, reason, .. } => {
-                tracing::info!(%stage, attempt, fence, ?after, reason, "a stage call is tried again");
+                tracing::info!(%stage, %trace, attempt, fence, ?after, reason, "a stage call is tried again");
             }
             Verdict::Park { reason } | Verdict::Unknown { reason } => {
-                tracing::warn!(%stage, attempt, fence, reason, "a stage call needs a person");
+                tracing::warn!(%stage, %trace, attempt, fence, reason, "a stage call needs a person");
             }
-            Verdict::Stale => tracing::warn!(%stage, attempt, fence, "a receiver says that our fence is old"),
+            Verdict::Stale => tracing::warn!(%stage, %trace, attempt, fence, "a receiver says that our fence is old"),
         }
     }
 }

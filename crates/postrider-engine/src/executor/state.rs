@@ -150,20 +150,20 @@ impl State {
             // Claims are made only for stages of the graph.
             return;
         };
-        let refusal = if self.draining {
-            Some(Transition::Release)
-        } else if claim.payload_changed {
-            let reason = "PAYLOAD_CHANGED: the payload differs from the first attempt's".to_owned();
-            Some(Transition::Park { reason })
+        let call = if self.draining {
+            Err(Transition::Release)
         } else {
-            None
+            stage_call(policy, &self.settings.key_names, &claim, self.clock.now())
+                .map_err(|reason| Transition::Park { reason })
         };
-        if let Some(transition) = refusal {
-            self.release_slot(&claim.stage, self.era_of(&claim.key));
-            self.settle(&claim.key, Ending::Other(transition));
-            return;
-        }
-        let call = stage_call(policy, &self.settings.key_names, &claim);
+        let call = match call {
+            Ok(call) => call,
+            Err(transition) => {
+                self.release_slot(&claim.stage, self.era_of(&claim.key));
+                self.settle(&claim.key, Ending::Other(transition));
+                return;
+            }
+        };
         let ticket = CallTicket {
             key: claim.key.clone(),
             stage: claim.stage.clone(),

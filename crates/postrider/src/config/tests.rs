@@ -122,6 +122,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         lease = "1m"
         backoff = { first = "1s", max = "5m" }
         concurrency = 64
+        request_size = "16MiB"
     "#;
     let left_out = r#"
         source = { url = "postgres://u@h/d" }

@@ -245,6 +245,10 @@ typed_table! {
         /// Requests in flight at once.
         /// Default: `64`.
         concurrency: u32,
+        /// A row whose request would have a larger body is set aside for a person (`TOO_LARGE`), and nothing is sent. At most
+        /// `concurrency` such bodies are in memory at once.
+        /// Default: `"16MiB"`.
+        request_size: ByteSize,
         /// Further request headers; a value `"env:NAME"` comes from the environment.
         headers: BTreeMap<String, At<Secret>>,
     }

@@ -11,6 +11,9 @@ use postrider_delivery::Endpoint;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// The largest request body where nothing is typed.
+const REQUEST_BYTES: u64 = 16 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) mapping: WorkMapping,
@@ -118,6 +121,7 @@ impl Reader<'_> {
             lease,
             backoff: self.backoff(stage.backoff.map(|backoff| backoff.value).unwrap_or_default()),
             concurrency: self.count(stage.concurrency, "work.stage.concurrency", 64),
+            request_bytes_max: stage.request_size.map_or(REQUEST_BYTES, |size| size.value.0),
         };
         Some((policy, endpoint))
     }
