@@ -2,6 +2,7 @@
 
 mod adoption;
 mod bad_input;
+mod branching;
 mod ending;
 mod events;
 mod failover;

@@ -5,7 +5,7 @@
 
 use crate::outcome::{Answer, Declared, Lost, Outcome};
 use crate::ports::Transition;
-use crate::stage::{Backoff, StageClass, StagePolicy};
+use crate::stage::{Backoff, Next, NextProblem, StageClass, StagePolicy};
 use std::time::Duration;
 
 /// Tries of an answer that smells of a wrong URL or credential, where the stage allows more.
@@ -13,6 +13,9 @@ const SUSPECT_ATTEMPTS_MAX: u32 = 3;
 
 /// Pause after `in-progress`: the same key is running, so it will soon be known.
 const IN_PROGRESS_BACKOFF: Backoff = Backoff { first: Duration::from_millis(200), max: Duration::from_secs(10) };
+
+/// So much of a name that nobody knows is shown.
+const NEXT_CHARS_SHOWN: usize = 64;
 
 /// Where a row stands in its budgets when a call ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +33,8 @@ pub struct Attempt {
 /// What to do with the row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The stage is done: go on to the next one.
-    Done,
+    /// The stage is done, and the workflow goes on there.
+    Done { next: Next },
     /// Try again after a while; the attempt was used.
     Retry { after: Duration, reason: String },
     /// Try again after a while; the attempt is given back. `counted`: it uses the deferral budget.
@@ -48,7 +51,7 @@ impl Verdict {
     /// The word in metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Verdict::Done => "done",
+            Verdict::Done { .. } => "done",
             Verdict::Retry { .. } => "retry",
             Verdict::Defer { .. } => "defer",
             Verdict::Park { .. } => "park",
@@ -60,7 +63,7 @@ impl Verdict {
     /// What the checkpoint writes where the row does not go on to another stage: every verdict but `Done` and `Stale`.
     pub fn into_transition(self) -> Option<Transition> {
         match self {
-            Verdict::Done | Verdict::Stale => None,
+            Verdict::Done { .. } | Verdict::Stale => None,
             Verdict::Retry { after, reason } => Some(Transition::Retry { after, reason }),
             Verdict::Defer { after, reason, counted } => Some(Transition::Defer { after, reason, counted }),
             Verdict::Park { reason } => Some(Transition::Park { reason }),
@@ -97,7 +100,7 @@ pub fn jittered(backoff: Backoff, n: u32, random: u64) -> Duration {
 
 fn declared_outcome(policy: &StagePolicy, attempt: Attempt, answer: &Answer, declared: Declared) -> Verdict {
     match declared {
-        Declared::Done | Declared::AlreadyDone => Verdict::Done,
+        Declared::Done | Declared::AlreadyDone => done(policy, answer),
         Declared::Accepted => Verdict::Park { reason: accepted_reason(answer.status) },
         Declared::InProgress => in_progress(policy, attempt, answer),
         Declared::Retry => not_processed(policy, attempt, answer),
@@ -110,7 +113,7 @@ fn declared_outcome(policy: &StagePolicy, attempt: Attempt, answer: &Answer, dec
 fn bare_status(policy: &StagePolicy, attempt: Attempt, answer: &Answer) -> Verdict {
     let status = answer.status;
     match status {
-        200 | 201 | 204 => Verdict::Done,
+        200 | 201 | 204 => done(policy, answer),
         202 => Verdict::Park { reason: accepted_reason(status) },
         300..=399 => {
             Verdict::Park { reason: status_reason("REDIRECTED: never followed, correct the stage's URL", status) }
@@ -123,6 +126,26 @@ fn bare_status(policy: &StagePolicy, attempt: Attempt, answer: &Answer) -> Verdi
         500..=599 => unknown(policy, attempt, answer.retry_after, status_reason("UNKNOWN", status)),
         _ => suspect(policy, attempt, status),
     }
+}
+
+/// The work is done; where the answer's way on cannot be followed, a person decides. A repeat under the same key gets the same
+/// answer, so that nothing is done twice by a resume.
+fn done(policy: &StagePolicy, answer: &Answer) -> Verdict {
+    let named = answer.next.as_deref();
+    let word = match policy.choose(named) {
+        Ok(next) => return Verdict::Done { next: next.clone() },
+        Err(NextProblem::Missing) => {
+            "NEXT_MISSING: the stage is done and has several ways on, and Postrider-Next names none".to_owned()
+        }
+        Err(NextProblem::Unknown) => {
+            let shown: String = named.unwrap_or_default().chars().take(NEXT_CHARS_SHOWN).collect();
+            format!(
+                "NEXT_UNKNOWN: the stage is done, and Postrider-Next names \"{}\", which is no way on from it",
+                shown.escape_debug()
+            )
+        }
+    };
+    Verdict::Park { reason: status_reason(&word, answer.status) }
 }
 
 /// An unknown outcome of a stage that makes repeats harmless is asked again under the same key; the last one stays unknown.

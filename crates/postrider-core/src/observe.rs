@@ -109,7 +109,7 @@ fn running_elsewhere(graph: &StageGraph, version: &WorkVersion, now: Timestamp) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::{Backoff, StageClass, StagePolicy};
+    use crate::stage::{Backoff, Next, StageClass, StagePolicy};
     use crate::work::{StageName, WorkKey};
     use std::time::Duration;
 
@@ -122,7 +122,7 @@ mod tests {
             name: StageName::new("PRICING"),
             class: StageClass::Keyed,
             endpoint: "http://core".into(),
-            next: None,
+            next: vec![Next::End],
             attempt_limit: 5,
             deferral_limit: 10,
             timeout: Duration::from_secs(30),

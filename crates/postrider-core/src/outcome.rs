@@ -22,6 +22,8 @@ pub struct Answer {
     pub declared: Option<Declared>,
     /// `Idempotency-Replayed: true` was set.
     pub replayed: bool,
+    /// The `Postrider-Next` header: which way the workflow goes on.
+    pub next: Option<String>,
     /// The `Retry-After` header, as a span from now.
     pub retry_after: Option<Duration>,
 }

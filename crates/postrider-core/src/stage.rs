@@ -1,7 +1,7 @@
 //! The definition of a workflow: its stages, and what each promises and is allowed.
 
 use crate::work::StageName;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,26 @@ pub struct Backoff {
     pub max: Duration,
 }
 
+/// The word that names the workflow's end where stages are named; no stage can have it as its name.
+pub const END: &str = "DONE";
+
+/// Where a workflow goes from a stage.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Next {
+    Stage(StageName),
+    /// The workflow ends here.
+    End,
+}
+
+/// Why an answer's choice of the next stage cannot be followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextProblem {
+    /// There are several ways on, and the answer names none.
+    Missing,
+    /// The answer names what is no way on from this stage.
+    Unknown,
+}
+
 /// One stage of a workflow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagePolicy {
@@ -28,8 +48,8 @@ pub struct StagePolicy {
     pub class: StageClass,
     /// Who is called, as `scheme://host:port`; stages of one endpoint share its circuit.
     pub endpoint: Arc<str>,
-    /// The stage after this one; `None` ends the workflow.
-    pub next: Option<StageName>,
+    /// The ways on after a success, at least one. Of several, the answer names which.
+    pub next: Vec<Next>,
     /// Requests that may be made for one row in this stage and epoch, deferrals apart.
     pub attempt_limit: u32,
     /// How often the endpoint may put one row off (429, 503 with Retry-After) without using an attempt.
@@ -45,7 +65,8 @@ pub struct StagePolicy {
     pub request_bytes_max: u64,
 }
 
-/// All stages, valid by construction: each `next` exists and no path comes back to where it was.
+/// All stages, valid by construction: each `next` exists and no path comes back to where it was, since a stage that is come to again
+/// would be asked under the key that was answered already.
 #[derive(Debug, Clone, Default)]
 pub struct StageGraph {
     stages: BTreeMap<StageName, StagePolicy>,
@@ -57,6 +78,40 @@ pub enum GraphProblem {
     Duplicate(StageName),
     NextMissing { stage: StageName, next: StageName },
     Cycle(StageName),
+}
+
+impl Next {
+    /// The stage of that name, or the end.
+    pub fn of(name: &str) -> Next {
+        if name == END { Next::End } else { Next::Stage(StageName::new(name)) }
+    }
+
+    /// The name as an answer gives it.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Next::Stage(name) => name.as_str(),
+            Next::End => END,
+        }
+    }
+}
+
+impl StagePolicy {
+    /// The way on that an answer takes: the one that it names, or the only one where it names none.
+    pub fn choose(&self, named: Option<&str>) -> Result<&Next, NextProblem> {
+        match (named, &self.next[..]) {
+            (Some(name), ways) => ways.iter().find(|way| way.as_str() == name).ok_or(NextProblem::Unknown),
+            (None, [only]) => Ok(only),
+            (None, _) => Err(NextProblem::Missing),
+        }
+    }
+
+    /// The stages among the ways on.
+    pub fn next_stages(&self) -> impl Iterator<Item = &StageName> {
+        self.next.iter().filter_map(|next| match next {
+            Next::Stage(name) => Some(name),
+            Next::End => None,
+        })
+    }
 }
 
 impl StageGraph {
@@ -72,12 +127,11 @@ impl StageGraph {
         }
         let graph = StageGraph { stages };
         for policy in graph.stages.values() {
-            match &policy.next {
-                Some(next) if !graph.stages.contains_key(next) => {
-                    problems.push(GraphProblem::NextMissing { stage: policy.name.clone(), next: next.clone() });
-                }
-                _ if graph.returns_to(&policy.name) => problems.push(GraphProblem::Cycle(policy.name.clone())),
-                _ => {}
+            for next in policy.next_stages().filter(|next| !graph.stages.contains_key(next)) {
+                problems.push(GraphProblem::NextMissing { stage: policy.name.clone(), next: next.clone() });
+            }
+            if graph.returns_to(&policy.name) {
+                problems.push(GraphProblem::Cycle(policy.name.clone()));
             }
         }
         if problems.is_empty() { Ok(graph) } else { Err(problems) }
@@ -96,16 +150,18 @@ impl StageGraph {
     }
 
     fn returns_to(&self, start: &StageName) -> bool {
-        let next_of = |name: &StageName| self.stages.get(name).and_then(|policy| policy.next.as_ref());
-        let mut at = next_of(start);
-        for _ in 0..self.stages.len() {
-            match at {
-                Some(name) if name == start => return true,
-                Some(name) => at = next_of(name),
-                None => return false,
-            }
+        self.reached_from(start).contains(start)
+    }
+
+    /// The stages that a workflow can come to from this one.
+    fn reached_from(&self, start: &StageName) -> BTreeSet<&StageName> {
+        let mut reached = BTreeSet::new();
+        let mut open: Vec<&StagePolicy> = self.stages.get(start).into_iter().collect();
+        while let Some(policy) = open.pop() {
+            let fresh = policy.next_stages().filter_map(|next| self.stages.get(next));
+            open.extend(fresh.filter(|next| reached.insert(&next.name)));
         }
-        false
+        reached
     }
 }
 
@@ -113,12 +169,12 @@ impl StageGraph {
 mod tests {
     use super::*;
 
-    fn policy(name: &str, next: Option<&str>) -> StagePolicy {
+    fn policy(name: &str, next: &[&str]) -> StagePolicy {
         StagePolicy {
             name: StageName::new(name),
             class: StageClass::Keyed,
             endpoint: "http://core".into(),
-            next: next.map(StageName::new),
+            next: next.iter().map(|next| Next::of(next)).collect(),
             attempt_limit: 5,
             deferral_limit: 100,
             timeout: Duration::from_secs(30),
@@ -131,17 +187,17 @@ mod tests {
 
     #[test]
     fn a_linear_workflow_is_accepted() {
-        assert!(StageGraph::new(vec![policy("A", Some("B")), policy("B", None)]).is_ok());
+        assert!(StageGraph::new(vec![policy("A", &["B"]), policy("B", &["DONE"])]).is_ok());
     }
 
     #[test]
     fn every_problem_is_reported_at_once() {
         let problems = StageGraph::new(vec![
-            policy("A", Some("X")),
-            policy("B", Some("C")),
-            policy("C", Some("B")),
-            policy("D", None),
-            policy("D", None),
+            policy("A", &["D", "X"]),
+            policy("B", &["D", "C"]),
+            policy("C", &["DONE", "B"]),
+            policy("D", &["DONE"]),
+            policy("D", &["DONE"]),
         ])
         .expect_err("four problems");
         let name = StageName::new;
@@ -158,7 +214,36 @@ mod tests {
 
     #[test]
     fn a_stage_that_leads_into_a_cycle_is_not_blamed_for_it() {
-        let problems = StageGraph::new(vec![policy("A", Some("B")), policy("B", Some("B"))]).expect_err("a cycle");
+        let problems = StageGraph::new(vec![policy("A", &["B"]), policy("B", &["B"])]).expect_err("a cycle");
         assert_eq!(problems, [GraphProblem::Cycle(StageName::new("B"))]);
+    }
+
+    #[test]
+    fn ways_that_part_and_meet_again_are_no_cycle() {
+        let stages =
+            vec![policy("A", &["B", "C", "DONE"]), policy("B", &["D"]), policy("C", &["D"]), policy("D", &["DONE"])];
+        assert!(StageGraph::new(stages).is_ok());
+    }
+
+    #[test]
+    fn the_answer_chooses_among_several_ways_and_may_confirm_the_only_one() {
+        let (several, only, last) = (policy("A", &["B", "DONE"]), policy("A", &["B"]), policy("A", &["DONE"]));
+        let to_b = Next::Stage(StageName::new("B"));
+        let cases = [
+            (&several, Some("B"), Ok(&to_b)),
+            (&several, Some("DONE"), Ok(&Next::End)),
+            (&several, Some("C"), Err(NextProblem::Unknown)),
+            (&several, Some(""), Err(NextProblem::Unknown)),
+            (&several, None, Err(NextProblem::Missing)),
+            (&only, None, Ok(&to_b)),
+            (&only, Some("B"), Ok(&to_b)),
+            (&only, Some("DONE"), Err(NextProblem::Unknown)),
+            (&last, None, Ok(&Next::End)),
+            (&last, Some("DONE"), Ok(&Next::End)),
+            (&last, Some("A"), Err(NextProblem::Unknown)),
+        ];
+        for (policy, named, expected) in cases {
+            assert_eq!(policy.choose(named), expected, "{named:?} of {:?}", policy.next);
+        }
     }
 }

@@ -71,6 +71,7 @@ fn answer_of(reply: &Reply) -> Answer {
         status: reply.status,
         declared: header::single(&reply.headers, &header::POSTRIDER_OUTCOME).and_then(Declared::parse),
         replayed: header::single(&reply.headers, &header::IDEMPOTENCY_REPLAYED) == Some("true"),
+        next: header::single(&reply.headers, &header::POSTRIDER_NEXT).map(header::decoded),
         retry_after: header::retry_after(&reply.headers),
     }
 }

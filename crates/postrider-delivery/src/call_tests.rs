@@ -58,14 +58,15 @@ const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(200);
 
 fn bare(status: u16) -> Outcome {
-    Outcome::Answered(Answer { status, declared: None, replayed: false, retry_after: None })
+    Outcome::Answered(Answer { status, declared: None, replayed: false, next: None, retry_after: None })
 }
 
 #[tokio::test]
 async fn the_request_is_as_the_protocol_says() {
     let server = TestServer::always(&answer("200 OK", "postrider-outcome: done\r\n", "{}")).await;
     let outcome = call(&server.url()).await;
-    let expected = Answer { status: 200, declared: Some(Declared::Done), replayed: false, retry_after: None };
+    let expected =
+        Answer { status: 200, declared: Some(Declared::Done), replayed: false, next: None, retry_after: None };
     assert_eq!(outcome, Outcome::Answered(expected));
     let [request] = &server.received()[..] else { panic!("one request") };
     assert_eq!(request.head.lines().next(), Some("POST /in?x=1 HTTP/1.1"));
@@ -96,11 +97,24 @@ async fn each_word_of_the_outcome_header_is_read() {
     for declared in Declared::ALL {
         let header = format!("Postrider-Outcome: {}\r\nIdempotency-Replayed: true\r\n", declared.as_str());
         let server = TestServer::always(&answer("409 Conflict", &header, "")).await;
-        let expected = Answer { status: 409, declared: Some(declared), replayed: true, retry_after: None };
+        let expected = Answer { status: 409, declared: Some(declared), replayed: true, next: None, retry_after: None };
         assert_eq!(call(&server.url()).await, Outcome::Answered(expected));
     }
     let server = TestServer::always(&answer("200 OK", "Postrider-Outcome: perhaps\r\n", "")).await;
     assert_eq!(call(&server.url()).await, bare(200));
+}
+
+#[tokio::test]
+async fn the_way_on_is_read_where_it_is_named_once() {
+    let next = async |headers: &str| {
+        let server = TestServer::always(&answer("200 OK", headers, "")).await;
+        let Outcome::Answered(answer) = call(&server.url()).await else { panic!("an answer") };
+        answer.next
+    };
+    assert_eq!(next("").await, None);
+    assert_eq!(next("Postrider-Next: REFERRAL\r\n").await.as_deref(), Some("REFERRAL"));
+    assert_eq!(next("postrider-next: PR%C3%9CFUNG\r\n").await.as_deref(), Some("PRÜFUNG"));
+    assert_eq!(next("Postrider-Next: A\r\nPostrider-Next: B\r\n").await, None);
 }
 
 #[tokio::test]
@@ -193,7 +207,7 @@ async fn tls_is_spoken_to_whom_the_roots_trust_and_the_name_fits() {
             drop(stream.shutdown().await);
         }
     });
-    let done = Answer { status: 200, declared: Some(Declared::Done), replayed: false, retry_after: None };
+    let done = Answer { status: 200, declared: Some(Declared::Done), replayed: false, next: None, retry_after: None };
     for host in ["localhost", "127.0.0.1"] {
         assert_eq!(call(&format!("https://{host}:{port}/")).await, Outcome::Answered(done.clone()));
     }

@@ -2,7 +2,7 @@
 
 use hyper::HeaderMap;
 use hyper::header::{DATE, HeaderName, HeaderValue, RETRY_AFTER};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use std::time::Duration;
 
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -11,6 +11,7 @@ pub(crate) const POSTRIDER_ATTEMPT: HeaderName = HeaderName::from_static("postri
 pub(crate) const POSTRIDER_DEADLINE: HeaderName = HeaderName::from_static("postrider-deadline");
 pub(crate) const POSTRIDER_DEFINITION: HeaderName = HeaderName::from_static("postrider-definition");
 pub(crate) const POSTRIDER_FENCE: HeaderName = HeaderName::from_static("postrider-fence");
+pub(crate) const POSTRIDER_NEXT: HeaderName = HeaderName::from_static("postrider-next");
 pub(crate) const POSTRIDER_OUTCOME: HeaderName = HeaderName::from_static("postrider-outcome");
 pub(crate) const POSTRIDER_POSITION: HeaderName = HeaderName::from_static("postrider-position");
 pub(crate) const POSTRIDER_STAGE: HeaderName = HeaderName::from_static("postrider-stage");
@@ -34,6 +35,11 @@ pub(crate) fn text(text: &str) -> HeaderValue {
 /// Text as a quoted structured-field string (RFC 8941, 3.3.3); what that cannot carry is percent-encoded.
 pub(crate) fn quoted(text: &str) -> HeaderValue {
     value(&format!("\"{}\"", utf8_percent_encode(text, UNQUOTABLE)))
+}
+
+/// The text that a header's value stands for: what is percent-encoded is what it was; bytes that are no UTF-8 are replaced.
+pub(crate) fn decoded(value: &str) -> String {
+    percent_decode_str(value).decode_utf8_lossy().into_owned()
 }
 
 /// The value of a header that is there exactly once and is readable; a header given twice says nothing.
@@ -82,6 +88,13 @@ mod tests {
         assert_eq!(text("größe"), "gr%C3%B6%C3%9Fe");
         assert_eq!(quoted("g%2F1/q/PRICING/0"), "\"g%2F1/q/PRICING/0\"");
         assert_eq!(quoted("a\"b\\c"), "\"a%22b%5Cc\"");
+    }
+
+    #[test]
+    fn an_encoded_name_is_read_back() {
+        assert_eq!(decoded("REFERRAL"), "REFERRAL");
+        assert_eq!(decoded("PR%C3%9CFUNG 2%25"), "PRÜFUNG 2%");
+        assert_eq!(decoded("a%FFb"), "a\u{fffd}b");
     }
 
     #[test]

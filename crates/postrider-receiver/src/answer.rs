@@ -9,6 +9,9 @@ use crate::outcome::Outcome;
 /// The longest body that is stored, in bytes. A service with more to say stores where it can be found.
 pub const MAX_BODY_BYTES: usize = 1024 * 1024;
 
+/// The header that names the way on.
+const NEXT: &str = "Postrider-Next";
+
 /// An answer to a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
@@ -32,6 +35,21 @@ impl Answer {
     pub fn with(mut self, name: &str, value: &str) -> Answer {
         self.headers.push((name.to_owned(), value.as_bytes().to_vec()));
         self
+    }
+
+    /// Says which way the workflow goes on: the name of a stage among those that the configuration names as `next`, or `DONE`, which
+    /// ends it. It is stored with the answer, so that a repeat says the same.
+    #[must_use]
+    pub fn with_next(self, stage: &str) -> Answer {
+        // What a header cannot carry, and the sign itself, are percent-encoded (RFC 3986, section 2.1).
+        let mut value = String::with_capacity(stage.len());
+        for byte in stage.bytes() {
+            match byte {
+                b' '..=b'~' if byte != b'%' => value.push(char::from(byte)),
+                _ => value.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        self.with(NEXT, &value)
     }
 
     /// Whether a repeat may be given this answer for ever: 2xx, and of the 4xx those that a later try cannot change.
@@ -117,6 +135,14 @@ mod tests {
         let stored = StoredAnswer::new(200, &lines, Vec::new()).unwrap();
         assert_eq!(stored.as_stored(), &answer);
         assert_eq!(stored.into_replay(), answer.with("Idempotency-Replayed", "true"));
+    }
+
+    #[test]
+    fn a_next_stage_of_any_name_is_one_header_line() {
+        let next = |stage| Answer::default().with_next(stage).headers;
+        assert_eq!(next("REFERRAL"), [("Postrider-Next".to_owned(), b"REFERRAL".to_vec())]);
+        assert_eq!(next("PRÜFUNG 2%\r\n"), [("Postrider-Next".to_owned(), b"PR%C3%9CFUNG 2%25%0D%0A".to_vec())]);
+        assert!(Answer::default().with_next("a\r\nb").header_lines().is_ok());
     }
 
     #[test]

@@ -182,7 +182,11 @@ async fn work(transaction: &Transaction<'_>, call: &StageCall) -> Result<Answer,
     }
     let mut answer = Answer::of(200, Outcome::Done).with("Content-Type", "application/json");
     answer.body = body.to_string().into_bytes();
-    Ok(answer)
+    // A real service decides by its own business; here the quote says which way each stage sends it.
+    match call.body.payload.get("next").and_then(|next| next.get(call.stage.name())?.as_str()) {
+        Some(next) => Ok(answer.with_next(next)),
+        None => Ok(answer),
+    }
 }
 
 async fn change_quote(

@@ -1,6 +1,6 @@
 //! The one workflow of the simulation: four stages in a line.
 
-use postrider_core::stage::{Backoff, StageClass, StageGraph, StagePolicy};
+use postrider_core::stage::{Backoff, END, Next, StageClass, StageGraph, StagePolicy};
 use postrider_core::work::StageName;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub fn graph(attempt_limit: u32) -> StageGraph {
         name: StageName::new(name),
         class: class(name),
         endpoint: "http://core".into(),
-        next: STAGES.get(place + 1).map(|next| StageName::new(next)),
+        next: vec![Next::of(STAGES.get(place + 1).copied().unwrap_or(END))],
         attempt_limit,
         deferral_limit: 50,
         timeout: TIMEOUT,

@@ -9,7 +9,7 @@ fn policy() -> StagePolicy {
         name: StageName::new("PRICING"),
         class: StageClass::Keyed,
         endpoint: "http://core".into(),
-        next: None,
+        next: vec![Next::End],
         attempt_limit: 5,
         deferral_limit: 10,
         timeout: Duration::from_secs(30),
@@ -29,13 +29,15 @@ fn answered(status: u16, declared: Option<&str>, retry_after: Option<u64>) -> Ou
         status,
         declared: declared.map(|word| Declared::parse(word).expect("a declared outcome")),
         replayed: false,
+        next: None,
         retry_after: retry_after.map(Duration::from_secs),
     })
 }
 
 fn show(verdict: &Verdict) -> String {
     match verdict {
-        Verdict::Done | Verdict::Stale => verdict.as_str().to_owned(),
+        Verdict::Done { next } => format!("done, next {}", next.as_str()),
+        Verdict::Stale => verdict.as_str().to_owned(),
         Verdict::Retry { after, reason } => format!("retry in {after:?}: {reason}"),
         Verdict::Defer { after, reason, counted } => format!("defer {after:?} counted={counted}: {reason}"),
         Verdict::Park { reason } => format!("park: {reason}"),
@@ -71,8 +73,8 @@ fn the_receivers_word_decides() {
         ],
         1,
         &expect![[r#"
-            200 done → done
-            409 already-done → done
+            200 done → done, next DONE
+            409 already-done → done, next DONE
             202 accepted → park: ACCEPTED: the stage is not declared asynchronous (HTTP 202)
             409 in-progress → defer 99.999ms counted=true: IN_PROGRESS (HTTP 409)
             503 retry → retry in 499.999ms: NOT_PROCESSED (HTTP 503)
@@ -112,9 +114,9 @@ fn a_bare_status_may_be_a_proxys() {
         ],
         2,
         &expect![[r#"
-            200 - → done
-            201 - → done
-            204 - → done
+            200 - → done, next DONE
+            201 - → done, next DONE
+            204 - → done, next DONE
             202 - → park: ACCEPTED: the stage is not declared asynchronous (HTTP 202)
             307 - → park: REDIRECTED: never followed, correct the stage's URL (HTTP 307)
             400 - → park: PERMANENT (HTTP 400)
@@ -134,6 +136,36 @@ fn a_bare_status_may_be_a_proxys() {
             999 - → retry in 60s: SUSPECT_CONFIGURATION (HTTP 999)
         "#]],
     );
+}
+
+#[test]
+fn the_answer_names_the_way_on_and_one_that_cannot_be_followed_needs_a_person() {
+    let several = ["APPROVAL", "REFERRAL", "DONE"].map(Next::of).to_vec();
+    let show_all = |ways: Vec<Next>| -> String {
+        let policy = StagePolicy { next: ways, ..policy() };
+        let named = [None, Some("REFERRAL"), Some("DONE"), Some("referral"), Some("a\n\"b")];
+        let lines = named.map(|named| {
+            let answer =
+                Answer { status: 200, declared: Some(Declared::Done), replayed: true, next: None, retry_after: None };
+            let answer = Answer { next: named.map(str::to_owned), ..answer };
+            format!("{named:?} → {}\n", show(&judge(&policy, attempt(5), &Outcome::Answered(answer))))
+        });
+        lines.concat()
+    };
+    expect![[r#"
+        None → park: NEXT_MISSING: the stage is done and has several ways on, and Postrider-Next names none (HTTP 200)
+        Some("REFERRAL") → done, next REFERRAL
+        Some("DONE") → done, next DONE
+        Some("referral") → park: NEXT_UNKNOWN: the stage is done, and Postrider-Next names "referral", which is no way on from it (HTTP 200)
+        Some("a\n\"b") → park: NEXT_UNKNOWN: the stage is done, and Postrider-Next names "a\n\"b", which is no way on from it (HTTP 200)
+    "#]].assert_eq(&show_all(several));
+    expect![[r#"
+        None → done, next REFERRAL
+        Some("REFERRAL") → done, next REFERRAL
+        Some("DONE") → park: NEXT_UNKNOWN: the stage is done, and Postrider-Next names "DONE", which is no way on from it (HTTP 200)
+        Some("referral") → park: NEXT_UNKNOWN: the stage is done, and Postrider-Next names "referral", which is no way on from it (HTTP 200)
+        Some("a\n\"b") → park: NEXT_UNKNOWN: the stage is done, and Postrider-Next names "a\n\"b", which is no way on from it (HTTP 200)
+    "#]].assert_eq(&show_all(vec![Next::of("REFERRAL")]));
 }
 
 #[test]

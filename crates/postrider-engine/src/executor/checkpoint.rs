@@ -8,6 +8,7 @@ use super::state::State;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, CheckpointReply, Transition};
+use postrider_core::stage::Next;
 use postrider_core::work::{StageName, WorkKey};
 use std::collections::BTreeMap;
 
@@ -25,7 +26,8 @@ impl State {
             };
             let (stage, fence) = (row.stage.clone(), row.rank.fence());
             let transition = match ending {
-                Ending::Done => self.succeed(&stage, &key),
+                Ending::Done(Next::Stage(next)) => self.go_on(next, &key),
+                Ending::Done(Next::End) => Transition::Finish,
                 Ending::Other(transition) => transition,
             };
             checkpoints.push(Checkpoint { key, stage, fence, transition });
@@ -88,9 +90,7 @@ impl State {
     }
 
     /// Success goes on: chained into the next stage where that has a free slot and nobody waits for it.
-    fn succeed(&mut self, stage: &StageName, key: &WorkKey) -> Transition {
-        let next = self.settings.graph.stage(stage).and_then(|policy| policy.next.clone());
-        let Some(next) = next else { return Transition::Finish };
+    fn go_on(&mut self, next: StageName, key: &WorkKey) -> Transition {
         let Some(policy) = self.settings.graph.stage(&next) else { return Transition::Advance { next } };
         if self.draining || self.free_slots(policy) == 0 || self.rows.has_due(&next) {
             return Transition::Advance { next };

@@ -36,7 +36,7 @@ impl State {
         self.log(ticket, &verdict);
         self.count(&ticket.stage, policy.class, &verdict);
         match verdict {
-            Verdict::Done => self.settle(&ticket.key, Ending::Done),
+            Verdict::Done { next } => self.settle(&ticket.key, Ending::Done(next)),
             Verdict::Stale => self.doubt(&ticket.key, Doubt::Stale),
             other => {
                 if let Some(transition) = other.into_transition() {
@@ -50,7 +50,9 @@ impl State {
     fn count(&self, stage: &StageName, class: StageClass, verdict: &Verdict) {
         let at = self.world.now();
         let (harm, reason) = match verdict {
-            Verdict::Done => return self.telemetry.update_stage(stage.as_str(), class, |calls| calls.note_good(at)),
+            Verdict::Done { .. } => {
+                return self.telemetry.update_stage(stage.as_str(), class, |calls| calls.note_good(at));
+            }
             Verdict::Stale => return,
             Verdict::Defer { reason, counted: false, .. } => (StageHarm::Waiting, reason),
             Verdict::Defer { reason, counted: true, .. } => (StageHarm::Deferring, reason),
@@ -68,7 +70,7 @@ impl State {
         }
         let (stage, attempt, fence, trace) = (&ticket.stage, ticket.attempt, ticket.fence, TraceId::of(&ticket.key));
         match verdict {
-            Verdict::Done => {}
+            Verdict::Done { .. } => {}
             Verdict::Defer { reason, counted: false, .. } if self.not_sent.get(stage) == Some(&1) => {
                 tracing::warn!(%stage, reason, "a stage's endpoint cannot be reached; its rows wait and use no attempt; check the stage's url and the service behind it");
             }

@@ -7,6 +7,7 @@ use super::rows::{Doubt, Ending, Phase, Take};
 use super::state::{MISS_PAUSE_MAX, State};
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, Reading, Transition};
+use postrider_core::stage::Next;
 use postrider_core::work::{StageState, WorkKey, WorkVersion};
 use std::collections::BTreeMap;
 
@@ -145,7 +146,8 @@ impl State {
 /// What a checkpoint that was not written is tried again as; whether success chains is decided anew.
 fn again(transition: Transition) -> Ending {
     match transition {
-        Transition::Advance { .. } | Transition::Chain { .. } | Transition::Finish => Ending::Done,
+        Transition::Advance { next } | Transition::Chain { next, .. } => Ending::Done(Next::Stage(next)),
+        Transition::Finish => Ending::Done(Next::End),
         other => Ending::Other(other),
     }
 }

@@ -3,6 +3,7 @@
 use postrider_core::breaker::Era;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, Transition};
+use postrider_core::stage::Next;
 use postrider_core::time::Timestamp;
 use postrider_core::work::{OwnerId, StageName, WorkKey, WorkVersion};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -63,8 +64,8 @@ pub(crate) enum Take {
 /// What a claimed row ends in.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// The stage succeeded; what comes next is decided when the statement is written.
-    Done,
+    /// The stage succeeded and leads there; whether it chains is decided when the statement is written.
+    Done(Next),
     /// Something else.
     Other(Transition),
 }

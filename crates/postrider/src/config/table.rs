@@ -141,6 +141,27 @@ impl Typed for String {
     }
 }
 
+/// One text, or a list of them.
+#[derive(Debug, Default)]
+pub(crate) struct Names(pub(crate) Vec<At<String>>);
+
+impl Typed for Names {
+    fn shape() -> Shape {
+        Shape::Plain("text or list of text")
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, path: &str, problems: &mut Problems) -> Option<Self> {
+        match value.get_ref() {
+            DeValue::Array(_) => Typed::read(value, path, problems).map(Names),
+            DeValue::String(_) => read_at(value, path, problems).map(|name| Names(vec![name])),
+            _ => {
+                wrong_type(value, path, "a text in quotation marks, or a list of such", problems);
+                None
+            }
+        }
+    }
+}
+
 impl Typed for Secret {
     fn shape() -> Shape {
         Shape::Plain("text")

@@ -199,7 +199,7 @@ listen = "localhost"
             18:12: `work.stage.attempts` is 0, expected at least 1
             19:11: `work.stage.timeout` is a whole number, expected a duration in quotation marks: ms, s, m, h or d follow the number, as in "30s"
             20:1: `work.stage.class` is missing, and has no default ("natural" if doing the work again finds it done, "keyed" if the receiver stores its answers)
-            23:8: the stage "PRICING" leads back to itself (a workflow ends: its last stage has no `next`)
+            23:8: the stage "PRICING" leads back to itself (a row that came to it again would be asked under the key that was answered already, and get that answer again; give the second visit a stage of its own)
             24:1: a sink takes events, and there is no [[outbox]] that they could come from (add [[outbox]] with a table or a prefix)
             26:8: `sink.kind` "kafka" is not in this version (in this version: http, ndjson)
             27:1: `sink.brokers` is not in this version
@@ -316,6 +316,51 @@ fn a_wrong_type_says_what_was_expected() {
     check_sink(
         "name = \"s\", kind = \"ndjson\", path = \"-\", required = \"yes\"",
         expect!["1:63: `sink.required` is a text, expected true or false"],
+    );
+}
+
+#[test]
+fn the_ways_on_are_one_name_or_a_list_and_never_lead_back() {
+    check(
+        r#"
+source.url = "postgres://u@h/d"
+journal.dir = "d"
+[work]
+table = "w"
+[[work.stage]]
+name = "A"
+url = "http://h/"
+class = "keyed"
+next = ["B", "DONE", "D"]
+[[work.stage]]
+name = "B"
+url = "http://h/"
+class = "keyed"
+next = ["DONE", "C", "DONE"]
+[[work.stage]]
+name = "C"
+url = "http://h/"
+class = "keyed"
+next = ["DONE", "B"]
+[[work.stage]]
+name = "DONE"
+url = "http://h/"
+class = "keyed"
+next = []
+[[work.stage]]
+name = "E"
+url = "http://h/"
+class = "keyed"
+next = 1
+"#,
+        expect![[r#"
+            10:22: `work.stage.next` names no stage, "D" (did you mean `A`?)
+            15:9: the stage "B" leads back to itself (a row that came to it again would be asked under the key that was answered already, and get that answer again; give the second visit a stage of its own)
+            15:22: `work.stage.next` names "DONE" twice
+            20:9: the stage "C" leads back to itself (a row that came to it again would be asked under the key that was answered already, and get that answer again; give the second visit a stage of its own)
+            22:8: `work.stage.name` "DONE" is no name for a stage (as `next` the word ends the workflow)
+            25:8: `work.stage.next` is empty (leave it out to end the workflow)
+            30:8: `work.stage.next` is a whole number, expected a text in quotation marks, or a list of such"#]],
     );
 }
 

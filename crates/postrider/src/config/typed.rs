@@ -6,7 +6,7 @@
 use crate::config::place::At;
 use crate::config::quantity::{ByteSize, Span};
 use crate::config::secret::Secret;
-use crate::config::table::typed_table;
+use crate::config::table::{Names, typed_table};
 use std::collections::BTreeMap;
 
 /// Keys of [`File`] that hold plain values: TOML puts them before the first table.
@@ -222,8 +222,10 @@ typed_table! {
         name: String,
         /// Where the request goes: `http://…` or `https://…`; `"env:NAME"` takes it from the environment. Mandatory.
         url: Secret,
-        /// The stage after this one. Without it, success ends the workflow.
-        next: String,
+        /// The stage after this one. Without it, success ends the workflow. Or a list, `["APPROVAL", "REFERRAL", "DONE"]`, of
+        /// which the answer names one in its header Postrider-Next; `DONE` ends the workflow. A stage is never come to
+        /// again: a workflow has no cycle.
+        next: Names,
         /// What the receiver does so that a repeated request is harmless. `"natural"`: the work has a natural key, and
         /// doing it again finds it done. `"keyed"`: the receiver stores its answer under the idempotency key and
         /// replays it. Mandatory: nobody but you knows.

@@ -2,10 +2,10 @@
 
 use crate::config::meaning::Reader;
 use crate::config::place::{At, Place};
-use crate::config::table::suggest;
+use crate::config::table::{Names, suggest};
 use crate::config::typed;
 use postrider_core::route::WorkMapping;
-use postrider_core::stage::{Backoff, GraphProblem, StageClass, StageGraph, StagePolicy};
+use postrider_core::stage::{Backoff, END, GraphProblem, Next, StageClass, StageGraph, StagePolicy};
 use postrider_core::work::StageName;
 use postrider_delivery::Endpoint;
 use std::collections::BTreeMap;
@@ -26,7 +26,15 @@ pub(crate) struct Work {
 struct StagePlaces {
     name: StageName,
     table: Place,
-    next: Option<Place>,
+    /// Of each way on, in order.
+    next: Vec<(String, Place)>,
+}
+
+impl StagePlaces {
+    /// Where the stage names this one as a way on.
+    fn next_named(&self, name: &str) -> Place {
+        self.next.iter().find(|(next, _)| next == name).map_or(self.table, |(_, place)| *place)
+    }
 }
 
 impl Reader<'_> {
@@ -43,7 +51,8 @@ impl Reader<'_> {
         let mut places = Vec::new();
         let mut incomplete = false;
         for At { value: stage, place } in typed_stages {
-            let next = stage.next.as_ref().map(|next| next.place);
+            let next = stage.next.iter().flat_map(|next| &next.value.0);
+            let next = next.map(|next| (next.value.clone(), next.place)).collect();
             match self.stage(stage, place) {
                 Some((policy, endpoint)) => {
                     places.push(StagePlaces { name: policy.name.clone(), table: place, next });
@@ -97,7 +106,7 @@ impl Reader<'_> {
     /// `None` where there is no name to know the stage by. A policy with a reported problem is a stand-in that lets the
     /// graph be checked; it is never used.
     fn stage(&mut self, stage: typed::Stage, place: Place) -> Option<(StagePolicy, Option<Endpoint>)> {
-        let name = self.name(stage.name, place, "work.stage.name");
+        let name = self.stage_name(stage.name, place);
         let class = self.class(stage.class, place);
         let endpoint = self.endpoint(stage.url, stage.headers, place, "work.stage");
         let timeout = self.span("work.stage.timeout", stage.timeout, Duration::from_secs(30));
@@ -111,10 +120,10 @@ impl Reader<'_> {
             );
         }
         let policy = StagePolicy {
-            name: StageName::new(&name?.value),
+            name: name?,
             class: class.unwrap_or(StageClass::Keyed),
             endpoint: endpoint.as_ref().map_or("", Endpoint::origin).into(),
-            next: stage.next.map(|next| StageName::new(&next.value)),
+            next: self.next(stage.next),
             attempt_limit: self.count(stage.attempts, "work.stage.attempts", 5),
             deferral_limit: stage.deferrals.map_or(100, |deferrals| deferrals.value),
             timeout,
@@ -124,6 +133,34 @@ impl Reader<'_> {
             request_bytes_max: stage.request_size.map_or(REQUEST_BYTES, |size| size.value.0),
         };
         Some((policy, endpoint))
+    }
+
+    fn stage_name(&mut self, name: Option<At<String>>, place: Place) -> Option<StageName> {
+        let name = self.name(name, place, "work.stage.name")?;
+        if name.value == END {
+            let message = format!("`work.stage.name` \"{END}\" is no name for a stage");
+            self.problems.report_with_hint(name.place, message, "as `next` the word ends the workflow");
+        }
+        Some(StageName::new(&name.value))
+    }
+
+    /// The ways on, at least one.
+    fn next(&mut self, typed: Option<At<Names>>) -> Vec<Next> {
+        let Some(At { value: Names(names), place }) = typed else { return vec![Next::End] };
+        if names.is_empty() {
+            self.problems.report_with_hint(place, "`work.stage.next` is empty", "leave it out to end the workflow");
+        }
+        let mut ways = Vec::new();
+        for At { value: name, place } in names {
+            let way = Next::of(&name);
+            if ways.contains(&way) {
+                let message = format!("`work.stage.next` names \"{}\" twice", name.escape_debug());
+                self.problems.report(place, message);
+            } else {
+                ways.push(way);
+            }
+        }
+        ways
     }
 
     fn class(&mut self, class: Option<At<String>>, place: Place) -> Option<StageClass> {
@@ -174,17 +211,17 @@ impl Reader<'_> {
                     self.problems.report(place, format!("the stage \"{name}\" stands here twice"));
                 }
                 GraphProblem::NextMissing { stage, next } => {
-                    let place = places_of(&stage).and_then(|places| places.next).unwrap_or(Place::FILE);
+                    let place = places_of(&stage).map_or(Place::FILE, |places| places.next_named(next.as_str()));
                     let hint = suggest(next.as_str(), &names);
                     let message = format!("`work.stage.next` names no stage, \"{}\"", next.as_str().escape_debug());
                     self.problems.report_with_hint(place, message, hint);
                 }
                 GraphProblem::Cycle(name) => {
-                    let place = places_of(&name).and_then(|places| places.next).unwrap_or(Place::FILE);
+                    let place = places_of(&name).and_then(|places| Some(places.next.first()?.1)).unwrap_or(Place::FILE);
                     self.problems.report_with_hint(
                         place,
                         format!("the stage \"{name}\" leads back to itself"),
-                        "a workflow ends: its last stage has no `next`",
+                        "a row that came to it again would be asked under the key that was answered already, and get that answer again; give the second visit a stage of its own",
                     );
                 }
             }
