@@ -65,7 +65,7 @@ impl State {
     }
 
     fn log(&self, ticket: &CallTicket, verdict: &Verdict) {
-        if matches!(verdict, Verdict::Done) {
+        if matches!(verdict, Verdict::Done { .. }) {
             return;
         }
         let (stage, attempt, fence, trace) = (&ticket.stage, ticket.attempt, ticket.fence, TraceId::of(&ticket.key));
