@@ -138,7 +138,7 @@ mod tests {
             name: StageName::new("PRICING"),
             class: crate::stage::StageClass::Keyed,
             endpoint: "http://core".into(),
-            next: None,
+            next: vec![crate::stage::Next::End],
             attempt_limit: 5,
             deferral_limit: 10,
             timeout: std::time::Duration::from_secs(30),

@@ -263,7 +263,7 @@ async fn e45_eight_megabytes_leave_whole_and_an_answer_without_end_is_read_to_it
     let server = TestServer::start(move |_| flood()).await;
     let body = Bytes::from(vec![b'x'; 8 << 20]);
     let outcome = caller(&server.url(), &settings()).call(StageCall { body: body.clone(), ..stage_call(LONG) }).await;
-    let done = Answer { status: 200, declared: Some(Declared::Done), replayed: false, retry_after: None };
+    let done = Answer { status: 200, declared: Some(Declared::Done), replayed: false, next: None, retry_after: None };
     assert_eq!(outcome, Outcome::Answered(done));
     let [request] = &server.received()[..] else { panic!("one request") };
     assert!(request.body.as_bytes() == body, "all of the body, and nothing else");
