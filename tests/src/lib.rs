@@ -5,5 +5,6 @@
 
 pub mod conformance;
 pub mod fuzz;
+pub mod model;
 pub mod port_tests;
 pub mod sim;

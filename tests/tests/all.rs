@@ -5,6 +5,7 @@
 mod conformance;
 mod fuzz;
 mod held;
+mod model;
 mod port_tests;
 mod sim;
 mod whole;

@@ -19,12 +19,14 @@ use stream::Stream;
 /// One fact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// A row was committed in its first stage.
+    /// A row was committed in its first stage, with fence 0.
     Submitted { key: WorkKey, stage: StageName },
     /// A claim was committed, chained ones too.
     ClaimWritten { key: WorkKey, stage: StageName, epoch: u32, fence: i64, owner: OwnerId },
     /// Somebody who holds no claim raised the fence: an operator, or the take-over of a row at its limit.
     FenceRaised { key: WorkKey, fence: i64 },
+    /// A person put a parked row back to work: the fence rises, and its stage has a budget of attempts once more.
+    Resumed { key: WorkKey, fence: i64 },
     /// A receiver got a whole request.
     RequestReceived { work: WorkStep, idempotency_key: Arc<str>, fingerprint: u64, attempt: u32, fence: i64 },
     /// A receiver committed the business effect of a stage.

@@ -12,6 +12,7 @@ pub mod error;
 pub mod event;
 pub mod frame;
 pub mod frontier;
+pub mod guard;
 pub mod history;
 pub mod json;
 pub mod judge;

@@ -1,9 +1,10 @@
-//! The work table of the simulated server, with the guards of the real one.
+//! The work table of the simulated server, with core's guards, which a test holds against the real one's.
 
 use super::database::{Database, Stored};
 use super::faults::{Fault, Point, Side};
 use super::shared::{Bug, Process, Sim, disconnected, transient};
 use postrider_core::error::Result;
+use postrider_core::guard::{self, HashAfter};
 use postrider_core::history::{Cause, Record};
 use postrider_core::ports::{
     BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, OpenRows, Reading, Transition, WorkTable,
@@ -157,30 +158,20 @@ async fn claim(
     let sim = database.sim.clone();
     let asked = requests.into_iter().map(|request| (request.key.clone(), request)).collect();
     let judge = |stored: &Stored, request: &ClaimRequest| {
-        let now = sim.server_now();
-        let version = &stored.version;
-        if version.stage != request.stage || version.fence != request.seen_fence {
+        let (before, now) = (&stored.version, sim.server_now());
+        if !guard::may_claim(before, request, now, &dead) {
             return None;
         }
-        let due = matches!(version.state, StageState::Pending | StageState::Retry)
-            && version.attempt_count < request.attempt_limit
-            && version.next_attempt_at.is_none_or(|at| at <= now);
-        let abandoned = request.take_over
-            && version.state == StageState::Running
-            && (version.lease_until.is_none_or(|until| until < now)
-                || version.lease_owner.is_some_and(|owner| dead.contains(&owner)));
-        if !due && !abandoned {
-            return None;
-        }
-        let spent = version.attempt_count >= request.attempt_limit;
         let mut next = stored.clone();
+        next.version = guard::after_claim(before, request, owner, now);
+        if sim.has(Bug::ClaimKeepsFence) {
+            next.version.fence = before.fence;
+        }
+        if sim.has(Bug::AttemptsUncounted) {
+            next.version.attempt_count = before.attempt_count;
+        }
         next.request_hash = Some(stored.request_hash.clone().unwrap_or_else(|| stored.payload.clone()));
-        let row = &mut next.version;
-        row.fence += i64::from(!sim.has(Bug::ClaimKeepsFence));
-        row.attempt_count += u32::from(!spent && !sim.has(Bug::AttemptsUncounted));
-        row.state = if spent { StageState::Unknown } else { StageState::Running };
-        row.lease_owner = (!spent).then_some(owner);
-        row.lease_until = (!spent).then(|| now.after(request.lease));
+        let spent = next.version.state == StageState::Unknown;
         let changed = stored.request_hash.as_ref().is_some_and(|hash| *hash != stored.payload);
         Some((next, (spent, changed)))
     };
@@ -208,17 +199,17 @@ async fn checkpoint(database: Arc<Database>, owner: OwnerId, checkpoints: Vec<Ch
     let sim = database.sim.clone();
     let asked = checkpoints.into_iter().map(|checkpoint| (checkpoint.key.clone(), checkpoint)).collect();
     let judge = |stored: &Stored, checkpoint: &Checkpoint| {
-        let version = &stored.version;
-        let holds = version.stage == checkpoint.stage
-            && version.fence == checkpoint.fence
-            && version.lease_owner == Some(owner)
-            && version.state == StageState::Running;
-        if !holds && !sim.has(Bug::CheckpointUnguarded) {
+        let before = &stored.version;
+        if !guard::may_checkpoint(before, checkpoint, owner) && !sim.has(Bug::CheckpointUnguarded) {
             return None;
         }
-        let mut next = stored.clone();
-        apply(&mut next, &checkpoint.transition, sim.server_now(), owner);
-        Some((next, ()))
+        let request_hash = match guard::hash_after(before, &checkpoint.transition) {
+            HashAfter::Kept => stored.request_hash.clone(),
+            HashAfter::Forgotten => None,
+            HashAfter::Anew => Some(stored.payload.clone()),
+        };
+        let version = guard::after_checkpoint(before, &checkpoint.transition, sim.server_now());
+        Some((Stored { version, request_hash, ..stored.clone() }, ()))
     };
     let note = |checkpoint: &Checkpoint, stored: &Stored, (): &()| record(&sim, owner, checkpoint, stored);
     let written = database.guarded(asked, judge, note).await;
@@ -229,57 +220,6 @@ async fn checkpoint(database: Arc<Database>, owner: OwnerId, checkpoints: Vec<Ch
             _ => CheckpointReply::Written { key: checkpoint.key },
         })
         .collect()
-}
-
-fn apply(stored: &mut Stored, transition: &Transition, now: postrider_core::time::Timestamp, owner: OwnerId) {
-    let row = &mut stored.version;
-    row.lease_owner = None;
-    row.lease_until = None;
-    row.next_attempt_at = None;
-    let mut enter = |row: &mut WorkVersion, next: &postrider_core::work::StageName| {
-        row.stage = next.clone();
-        row.attempt_count = 0;
-        row.deferral_count = 0;
-        stored.request_hash = None;
-    };
-    match transition {
-        Transition::Advance { next } => {
-            enter(row, next);
-            row.state = StageState::Pending;
-        }
-        Transition::Chain { next, lease } => {
-            enter(row, next);
-            row.state = StageState::Running;
-            row.attempt_count = 1;
-            row.fence += 1;
-            row.lease_owner = Some(owner);
-            row.lease_until = Some(now.after(*lease));
-            stored.request_hash = Some(stored.payload.clone());
-        }
-        Transition::Finish => {
-            row.state = StageState::Done;
-            row.closed = true;
-        }
-        Transition::Retry { after, .. } => {
-            row.state = StageState::Retry;
-            row.next_attempt_at = Some(now.after(*after));
-        }
-        Transition::Defer { after, counted, .. } => {
-            row.state = StageState::Retry;
-            row.attempt_count = row.attempt_count.saturating_sub(1);
-            row.deferral_count += u32::from(*counted);
-            row.next_attempt_at = Some(now.after(*after));
-        }
-        Transition::Park { .. } => row.state = StageState::NonResumable,
-        Transition::Unknown { .. } => row.state = StageState::Unknown,
-        Transition::Release => {
-            row.state = StageState::Pending;
-            if (row.attempt_count, row.deferral_count) == (1, 0) {
-                stored.request_hash = None;
-            }
-            row.attempt_count = row.attempt_count.saturating_sub(1);
-        }
-    }
 }
 
 fn record(sim: &Sim, owner: OwnerId, checkpoint: &Checkpoint, stored: &Stored) {
@@ -323,14 +263,7 @@ pub async fn cancel(database: &Arc<Database>, key: WorkKey) {
         if stored.version.closed {
             return None;
         }
-        let mut next = stored.clone();
-        let row = &mut next.version;
-        row.fence += 1;
-        row.state = StageState::Cancelled;
-        row.closed = true;
-        row.lease_owner = None;
-        row.lease_until = None;
-        Some((next, ()))
+        Some((Stored { version: guard::after_cancel(&stored.version), ..stored.clone() }, ()))
     };
     let note = |(): &(), stored: &Stored, (): &()| {
         let (key, fence) = (stored.version.key.clone(), stored.version.fence);

@@ -65,11 +65,11 @@ fn the_staging_area_is_one() {
     staging::suite(&Stagings(Folder::new("staging")));
 }
 
-mod needs_postgres {
+pub(super) mod needs_postgres {
     use super::*;
 
-    struct Server {
-        client: Client,
+    pub(in super::super) struct Server {
+        pub(in super::super) client: Client,
         options: ConnectOptions,
         _cluster: Cluster,
     }
@@ -86,8 +86,9 @@ mod needs_postgres {
         }
     }
 
-    struct Work {
-        server: Server,
+    /// The work table of a server that was just started.
+    pub(in super::super) struct Work {
+        pub(in super::super) server: Server,
         table: PgWorkTable,
         owner: OwnerId,
     }
@@ -117,14 +118,18 @@ mod needs_postgres {
         }
     }
 
-    #[tokio::test]
-    async fn the_work_table_is_one() {
+    pub(in super::super) async fn work() -> Work {
         let server = Server::start().await;
         let owner = OwnerId(0x0FED_CBA9_8765_4321);
         // The server was started a moment ago, and nobody else is reconnecting.
         let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO };
         let table = PgWorkTable::open(server.options.clone(), &WorkMapping::default(), &settings).await.unwrap();
-        work_table::suite(&Work { server, table, owner }).await;
+        Work { server, table, owner }
+    }
+
+    #[tokio::test]
+    async fn the_work_table_is_one() {
+        work_table::suite(&work().await).await;
     }
 
     struct Source {

@@ -30,6 +30,7 @@ struct Row<'a> {
 struct Step {
     requests: u32,
     deferrals: u32,
+    resumes: u32,
     effects: u32,
 }
 
@@ -45,6 +46,7 @@ impl<'a> Rows<'a> {
             Record::Submitted { key, stage } => {
                 let row = self.rows.entry(key).or_default();
                 row.submitted = true;
+                row.fence = Some(row.fence.unwrap_or_default());
                 row.stage = Some(stage);
             }
             Record::ClaimWritten { key, epoch, fence, owner, .. } => {
@@ -54,6 +56,15 @@ impl<'a> Rows<'a> {
                 row.at_rest = false;
             }
             Record::FenceRaised { key, fence } => self.raise(key, *fence, found).holder = None,
+            Record::Resumed { key, fence } => {
+                let row = self.raise(key, *fence, found);
+                (row.holder, row.at_rest) = (None, false);
+                if let Some(work) =
+                    row.stage.map(|stage| WorkStep { key: key.clone(), stage: stage.clone(), epoch: row.epoch })
+                {
+                    self.step(&work).resumes += 1;
+                }
+            }
             Record::CheckpointWritten { key, stage, fence, owner, transition } => {
                 self.checkpoint(key, *fence, *owner, found);
                 if matches!(transition, Transition::Defer { counted: true, .. }) {
@@ -127,13 +138,16 @@ impl<'a> Rows<'a> {
         let limit = self.stages.get(&work.stage).map_or(0, |(_, limit)| *limit);
         let step = self.step(work);
         step.requests += 1;
-        if step.requests > limit.saturating_add(step.deferrals) {
+        let budgets = step.resumes.saturating_add(1);
+        if step.requests > limit.saturating_mul(budgets).saturating_add(step.deferrals) {
             let (requests, deferrals) = (step.requests, step.deferrals);
             let (row, stage) = (name(&work.key), &work.stage);
             report(
                 found,
                 Invariant::I7,
-                format!("stage {stage} of row {row} got request {requests} at limit {limit} and {deferrals} deferrals"),
+                format!(
+                    "stage {stage} of row {row} got request {requests} at limit {limit}, {budgets} budgets and {deferrals} deferrals"
+                ),
             );
         }
     }

@@ -107,6 +107,7 @@ fn i2_a_submission_ends_terminal_or_parked_with_a_reason() {
     assert_eq!(found(&[submitted()]), [Invariant::I2]);
     assert_eq!(found(&[submitted(), parked("")]), [Invariant::I2]);
     assert_eq!(found(&[submitted(), parked("no"), claim(1, ONE)]), [Invariant::I2]);
+    assert_eq!(found(&[submitted(), parked("no"), Record::Resumed { key: key(), fence: 1 }]), [Invariant::I2]);
 }
 
 #[test]
@@ -127,6 +128,8 @@ fn i3_a_fence_rises_and_has_one_writer() {
     assert_eq!(found(&twice), [Invariant::I3]);
     let cancelled = [claim(1, ONE), Record::FenceRaised { key: key(), fence: 2 }, checkpoint(1, ONE, retry())];
     assert_eq!(found(&cancelled), [Invariant::I3]);
+    let unraised = [submitted(), Record::FenceRaised { key: key(), fence: 0 }, closed()];
+    assert_eq!(found(&unraised), [Invariant::I3]);
 }
 
 #[test]
@@ -163,6 +166,10 @@ fn i7_requests_stay_within_the_limit_and_the_deferrals() {
     legal(&[claim(1, ONE), request(7), checkpoint(1, ONE, defer(true)), request(7), request(7)]);
     let uncounted = [claim(1, ONE), request(7), checkpoint(1, ONE, defer(false)), request(7), request(7)];
     assert_eq!(found(&uncounted), [Invariant::I7]);
+    let resumed = Record::Resumed { key: key(), fence: 1 };
+    let twice = [submitted(), request(7), request(7), resumed, request(7), request(7), closed()];
+    legal(&twice);
+    assert_eq!(found(&[&twice[..], &[request(7)]].concat()), [Invariant::I7]);
 }
 
 #[test]

@@ -1,0 +1,134 @@
+//! What a statement may do to a work row: the guards of claim and checkpoint, and what they write, as plain functions.
+//!
+//! The server's own words for the same are the statements of `postrider-postgres/src/work_table`. A test runs both over
+//! generated rows and compares what they allow and what they leave, so that what is proved of these functions (the
+//! simulation and the model of the protocol run them) holds for the statements.
+
+use crate::ports::{Checkpoint, ClaimRequest, Transition};
+use crate::time::Timestamp;
+use crate::work::{OwnerId, StageName, StageState, WorkVersion};
+
+/// What a transition does to the payload's hash, which is written at the first attempt of a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HashAfter {
+    Kept,
+    /// Nothing was sent under it, or the stage is another.
+    Forgotten,
+    /// Of the payload as it is now.
+    Anew,
+}
+
+/// Whether a claim passes. `now` is the server's time; `dead` are the owners that are known to be gone.
+pub fn may_claim(row: &WorkVersion, request: &ClaimRequest, now: Timestamp, dead: &[OwnerId]) -> bool {
+    row.stage == request.stage
+        && row.fence == request.seen_fence
+        && (is_due(row, request.attempt_limit, now) || (request.take_over && is_abandoned(row, now, dead)))
+}
+
+fn is_due(row: &WorkVersion, attempt_limit: u32, now: Timestamp) -> bool {
+    matches!(row.state, StageState::Pending | StageState::Retry)
+        && row.attempt_count < attempt_limit
+        && row.next_attempt_at.is_none_or(|at| at <= now)
+}
+
+fn is_abandoned(row: &WorkVersion, now: Timestamp, dead: &[OwnerId]) -> bool {
+    row.state == StageState::Running
+        && (row.lease_until.is_none_or(|until| until < now)
+            || row.lease_owner.is_some_and(|owner| dead.contains(&owner)))
+}
+
+/// The row behind a claim that passed: `RUNNING`, or `UNKNOWN` where a take-over found its attempts used up.
+#[must_use]
+pub fn after_claim(row: &WorkVersion, request: &ClaimRequest, owner: OwnerId, now: Timestamp) -> WorkVersion {
+    let spent = row.attempt_count >= request.attempt_limit;
+    WorkVersion {
+        fence: row.fence.saturating_add(1),
+        attempt_count: row.attempt_count.saturating_add(u32::from(!spent)),
+        state: if spent { StageState::Unknown } else { StageState::Running },
+        lease_owner: (!spent).then_some(owner),
+        lease_until: (!spent).then(|| now.after(request.lease)),
+        ..row.clone()
+    }
+}
+
+/// Whether an outcome may be written: by the holder of the claim, once.
+pub fn may_checkpoint(row: &WorkVersion, checkpoint: &Checkpoint, owner: OwnerId) -> bool {
+    row.stage == checkpoint.stage
+        && row.fence == checkpoint.fence
+        && row.lease_owner == Some(owner)
+        && row.state == StageState::Running
+}
+
+/// The row behind a checkpoint that passed.
+#[must_use]
+pub fn after_checkpoint(row: &WorkVersion, transition: &Transition, now: Timestamp) -> WorkVersion {
+    let settled = WorkVersion { lease_owner: None, lease_until: None, next_attempt_at: None, ..row.clone() };
+    let given_back = row.attempt_count.saturating_sub(1);
+    match transition {
+        Transition::Advance { next } => WorkVersion { state: StageState::Pending, ..entered(settled, next) },
+        Transition::Chain { next, lease } => WorkVersion {
+            state: StageState::Running,
+            attempt_count: 1,
+            fence: row.fence.saturating_add(1),
+            lease_owner: row.lease_owner,
+            lease_until: Some(now.after(*lease)),
+            ..entered(settled, next)
+        },
+        Transition::Finish => WorkVersion { state: StageState::Done, closed: true, ..settled },
+        Transition::Retry { after, .. } => {
+            WorkVersion { state: StageState::Retry, next_attempt_at: Some(now.after(*after)), ..settled }
+        }
+        Transition::Defer { after, counted, .. } => WorkVersion {
+            state: StageState::Retry,
+            attempt_count: given_back,
+            deferral_count: row.deferral_count.saturating_add(u32::from(*counted)),
+            next_attempt_at: Some(now.after(*after)),
+            ..settled
+        },
+        Transition::Park { .. } => WorkVersion { state: StageState::NonResumable, ..settled },
+        Transition::Unknown { .. } => WorkVersion { state: StageState::Unknown, ..settled },
+        Transition::Release => WorkVersion { state: StageState::Pending, attempt_count: given_back, ..settled },
+    }
+}
+
+fn entered(row: WorkVersion, stage: &StageName) -> WorkVersion {
+    WorkVersion { stage: stage.clone(), attempt_count: 0, deferral_count: 0, ..row }
+}
+
+/// What becomes of the payload's hash of a row whose outcome is written.
+pub fn hash_after(row: &WorkVersion, transition: &Transition) -> HashAfter {
+    match transition {
+        Transition::Chain { .. } => HashAfter::Anew,
+        Transition::Advance { .. } => HashAfter::Forgotten,
+        Transition::Release if (row.attempt_count, row.deferral_count) == (1, 0) => HashAfter::Forgotten,
+        Transition::Finish
+        | Transition::Retry { .. }
+        | Transition::Defer { .. }
+        | Transition::Park { .. }
+        | Transition::Unknown { .. }
+        | Transition::Release => HashAfter::Kept,
+    }
+}
+
+/// The row behind a person's word to end it. As every writer but the claim's holder it raises the fence, so that what the
+/// holder writes later finds its guard broken.
+#[must_use]
+pub fn after_cancel(row: &WorkVersion) -> WorkVersion {
+    WorkVersion { state: StageState::Cancelled, closed: true, ..taken_away(row) }
+}
+
+/// The row behind a person's word to go on with a parked row, with a budget of its own.
+#[must_use]
+pub fn after_resume(row: &WorkVersion) -> WorkVersion {
+    WorkVersion { state: StageState::Pending, attempt_count: 0, deferral_count: 0, ..taken_away(row) }
+}
+
+fn taken_away(row: &WorkVersion) -> WorkVersion {
+    WorkVersion {
+        fence: row.fence.saturating_add(1),
+        lease_owner: None,
+        lease_until: None,
+        next_attempt_at: None,
+        ..row.clone()
+    }
+}

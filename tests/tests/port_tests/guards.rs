@@ -1,0 +1,218 @@
+//! Core's guards and the server's statements are one: both judge the same generated rows.
+
+use super::real::needs_postgres::{Work, work};
+use postrider_core::guard::{self, HashAfter};
+use postrider_core::ports::{Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Transition};
+use postrider_core::time::Timestamp;
+use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_tests::port_tests::work_table::Fixture;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+const ROWS: usize = 1_500;
+const OTHER: OwnerId = OwnerId(0xABCD);
+const DEAD: OwnerId = OwnerId(0xDEAD);
+const STAGES: [&str; 3] = ["PRICING", "APPROVAL", "BOOKING"];
+/// Far enough from now that no clock is in between.
+const FAR: Duration = Duration::from_secs(3_600);
+
+mod needs_postgres {
+    use super::*;
+
+    #[tokio::test]
+    async fn core_and_the_server_let_the_same_claims_pass_and_write_the_same() {
+        let mut fastrand = fastrand::Rng::with_seed(1);
+        let work = work().await;
+        let before = generated(&work, &mut fastrand).await;
+        let requests: Vec<ClaimRequest> = before.values().map(|row| request(row, &mut fastrand)).collect();
+        let earliest = server_now(&work).await;
+        let replies = work.table().claim(work.owner(), &requests, &[DEAD]).await.unwrap();
+        let latest = server_now(&work).await;
+        let after = read(&work).await;
+        let replies: BTreeMap<WorkKey, ClaimReply> = replies.into_iter().map(|reply| (key_of(&reply), reply)).collect();
+        let (mut claimed, mut spent) = (0, 0);
+        for request in &requests {
+            let (row, now) = (&before[&request.key], &after[&request.key]);
+            let reply = replies.get(&request.key);
+            if !guard::may_claim(row, request, earliest, &[DEAD]) {
+                assert_eq!((reply, now), (None, row), "refused: {request:?}");
+                continue;
+            }
+            let expected = |at| guard::after_claim(row, request, work.owner(), at);
+            assert_between(now, expected(earliest), expected(latest));
+            match reply.unwrap_or_else(|| panic!("no reply to {request:?} of {row:?}")) {
+                ClaimReply::Claimed(claim) => {
+                    claimed += 1;
+                    assert_eq!((claim.fence, claim.attempt), (now.fence, now.attempt_count));
+                    assert_eq!(now.state, StageState::Running);
+                }
+                ClaimReply::AtLimit { fence, .. } => {
+                    spent += 1;
+                    assert_eq!((*fence, now.state), (now.fence, StageState::Unknown));
+                }
+            }
+        }
+        assert!(claimed > ROWS / 20 && spent > ROWS / 200, "{claimed} claimed and {spent} at their limit show little");
+    }
+
+    #[tokio::test]
+    async fn core_and_the_server_let_the_same_checkpoints_pass_and_write_the_same() {
+        let mut fastrand = fastrand::Rng::with_seed(2);
+        let work = work().await;
+        let before = generated(&work, &mut fastrand).await;
+        let hashes = hashes(&work).await;
+        let checkpoints: Vec<Checkpoint> = before.values().map(|row| checkpoint(row, &mut fastrand)).collect();
+        let earliest = server_now(&work).await;
+        let replies = work.table().checkpoint(work.owner(), &checkpoints).await.unwrap();
+        let latest = server_now(&work).await;
+        let (after, hashes_after) = (read(&work).await, self::hashes(&work).await);
+        let replies: BTreeMap<WorkKey, CheckpointReply> =
+            replies.into_iter().map(|reply| (checkpoint_key(&reply), reply)).collect();
+        let mut written = HashSet::new();
+        for checkpoint in &checkpoints {
+            let (key, transition) = (&checkpoint.key, &checkpoint.transition);
+            let (row, now) = (&before[key], &after[key]);
+            let reply = replies.get(key);
+            if !guard::may_checkpoint(row, checkpoint, work.owner()) {
+                assert_eq!((reply, now, &hashes_after[key]), (None, row, &hashes[key]), "refused: {checkpoint:?}");
+                continue;
+            }
+            let expected = |at| guard::after_checkpoint(row, transition, at);
+            assert_between(now, expected(earliest), expected(latest));
+            let hash = match guard::hash_after(row, transition) {
+                HashAfter::Kept => hashes[key],
+                HashAfter::Forgotten => Hash::None,
+                HashAfter::Anew => Hash::OfPayload,
+            };
+            assert_eq!(hashes_after[key], hash, "{checkpoint:?}");
+            let chained = matches!(transition, Transition::Chain { .. });
+            assert_eq!(matches!(reply, Some(CheckpointReply::Chained(_))), chained, "{reply:?}");
+            assert!(reply.is_some(), "no reply to {checkpoint:?} of {row:?}");
+            written.insert(std::mem::discriminant(transition));
+        }
+        assert_eq!(written.len(), 8, "every transition passes its guard somewhere");
+    }
+}
+
+fn key_of(reply: &ClaimReply) -> WorkKey {
+    match reply {
+        ClaimReply::Claimed(claim) => claim.key.clone(),
+        ClaimReply::AtLimit { key, .. } => key.clone(),
+    }
+}
+
+fn checkpoint_key(reply: &CheckpointReply) -> WorkKey {
+    match reply {
+        CheckpointReply::Chained(claim) => claim.key.clone(),
+        CheckpointReply::Written { key } => key.clone(),
+    }
+}
+
+/// The row is what core makes of it at some time between the two.
+fn assert_between(now: &WorkVersion, low: WorkVersion, high: WorkVersion) {
+    let within = |low: Option<Timestamp>, now, high| low <= now && now <= high && low.is_some() == now.is_some();
+    assert!(within(low.next_attempt_at, now.next_attempt_at, high.next_attempt_at), "{low:?} {now:?}");
+    assert!(within(low.lease_until, now.lease_until, high.lease_until), "{low:?} {now:?}");
+    let (next_attempt_at, lease_until) = (now.next_attempt_at, now.lease_until);
+    assert_eq!(*now, WorkVersion { next_attempt_at, lease_until, ..low });
+}
+
+/// A request as somebody who saw the row would make it, with a mistake here and there.
+fn request(row: &WorkVersion, random: &mut fastrand::Rng) -> ClaimRequest {
+    ClaimRequest {
+        key: row.key.clone(),
+        stage: near_stage(row, random),
+        seen_fence: near_fence(row, random),
+        attempt_limit: random.u32(0..4),
+        lease: Duration::from_secs(60),
+        take_over: random.u8(0..4) > 0,
+    }
+}
+
+fn checkpoint(row: &WorkVersion, random: &mut fastrand::Rng) -> Checkpoint {
+    let (after, reason) = (FAR, "because".to_owned());
+    let next = StageName::new(random.choice(STAGES).unwrap());
+    let transition = match random.u8(0..9) {
+        0 => Transition::Advance { next },
+        1 => Transition::Chain { next, lease: FAR },
+        2 => Transition::Finish,
+        3 => Transition::Retry { after, reason },
+        4 => Transition::Defer { after, reason, counted: true },
+        5 => Transition::Defer { after, reason, counted: false },
+        6 => Transition::Park { reason },
+        7 => Transition::Unknown { reason },
+        _ => Transition::Release,
+    };
+    Checkpoint { key: row.key.clone(), stage: near_stage(row, random), fence: near_fence(row, random), transition }
+}
+
+fn near_stage(row: &WorkVersion, random: &mut fastrand::Rng) -> StageName {
+    if random.u8(0..8) == 0 { StageName::new(random.choice(STAGES).unwrap()) } else { row.stage.clone() }
+}
+
+fn near_fence(row: &WorkVersion, random: &mut fastrand::Rng) -> i64 {
+    row.fence + *random.choice(&[0, 0, 0, 0, 0, 0, 1, -1]).unwrap()
+}
+
+/// Fills the table, and reads it as the port shows it.
+async fn generated(work: &Work, random: &mut fastrand::Rng) -> BTreeMap<WorkKey, WorkVersion> {
+    let me = work.owner().to_string();
+    let (me, other, dead) = (format!("'{me}'"), format!("'{OTHER}'"), format!("'{DEAD}'"));
+    let owners = ["NULL".to_owned(), me.clone(), me.clone(), me, other, dead, "'somebody else'".to_owned()];
+    let times = ["NULL".to_owned(), "now() - interval '1 hour'".to_owned(), "now() + interval '1 hour'".to_owned()];
+    let ends = [times[0].clone(), times[0].clone(), times[1].clone()];
+    // The three that claims and checkpoints are about are met more often than the others.
+    let often = [StageState::Pending, StageState::Retry, StageState::Running, StageState::Running, StageState::Running];
+    let states: Vec<StageState> = StageState::ALL.into_iter().chain(often.repeat(4)).collect();
+    let hash_of_payload = "sha256(convert_to('{\"n\": 1}', 'UTF8'))";
+    let hashes = ["NULL", hash_of_payload, "'\\x00'"];
+    let mut rows = Vec::new();
+    for number in 0..ROWS {
+        let mut pick = |of: &[String]| random.choice(of).unwrap().clone();
+        let (owner, next, until, closed) = (pick(&owners), pick(&times), pick(&times), pick(&ends));
+        let state = random.choice(&states).unwrap().as_str();
+        let (stage, hash) = (random.choice(STAGES).unwrap(), random.choice(hashes).unwrap());
+        let (attempts, deferrals, fence) = (random.u8(0..4), random.u8(0..2), random.u8(0..9));
+        rows.push(format!(
+            "('g', 'q{number:05}', '{stage}', '{state}', {attempts}, {deferrals}, {fence}, {next}, {until}, {owner}, {hash}, {closed}, '{{\"n\": 1}}')"
+        ));
+    }
+    let sql = format!(
+        "INSERT INTO pending_work (group_id, quote_id, stage, stage_state, attempt_count, deferral_count, fence, \
+         next_attempt_at, lease_until, lease_owner, request_hash, closed_at, payload) VALUES {}",
+        rows.join(", ")
+    );
+    work.server.client.batch_execute(&sql).await.unwrap();
+    read(work).await
+}
+
+async fn read(work: &Work) -> BTreeMap<WorkKey, WorkVersion> {
+    let keys: Vec<WorkKey> = (0..ROWS).map(|number| WorkKey::new(["g".to_owned(), format!("q{number:05}")])).collect();
+    let reading = work.table().read(&keys).await.unwrap();
+    assert_eq!(reading.rows.len(), ROWS);
+    reading.rows.into_iter().map(|row| (row.key.clone(), row)).collect()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hash {
+    None,
+    OfPayload,
+    Other,
+}
+
+async fn hashes(work: &Work) -> BTreeMap<WorkKey, Hash> {
+    let sql = "SELECT group_id, quote_id, request_hash IS NULL, request_hash = sha256(convert_to(payload::text, 'UTF8')) \
+               FROM pending_work";
+    let rows = work.server.client.query(sql, &[]).await.unwrap();
+    let hash = |row: &tokio_postgres::Row| match (row.get(2), row.get(3)) {
+        (true, _) => Hash::None,
+        (false, Some(true)) => Hash::OfPayload,
+        (false, _) => Hash::Other,
+    };
+    rows.iter().map(|row| (WorkKey::new([row.get::<_, String>(0), row.get(1)]), hash(row))).collect()
+}
+
+async fn server_now(work: &Work) -> Timestamp {
+    let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8";
+    Timestamp(work.server.client.query_one(sql, &[]).await.unwrap().get(0))
+}
