@@ -1,5 +1,6 @@
 //! Tests of the whole: the real binary as a process of its own, on a real PostgreSQL, against real endpoints.
 
+mod access;
 mod adoption;
 mod bad_input;
 mod branching;

@@ -3,8 +3,10 @@
 //! Takes and gives: a [`StageCall`]; gives an [`Outcome`].
 //! Never: retries, follows a redirect, reads an answer's body for meaning, or says "not sent" where that is in doubt.
 
+use crate::credentials::{Presented, present};
 use crate::endpoint::Endpoint;
 use crate::exchange::{HttpClient, HttpSettings, Outgoing, Reply, Unanswered};
+use crate::from_files::FromFiles;
 use crate::header;
 use hyper::HeaderMap;
 use postrider_core::error::Result;
@@ -17,27 +19,29 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct HttpStageCaller {
     client: HttpClient,
-    endpoints: BTreeMap<StageName, Endpoint>,
+    endpoints: BTreeMap<StageName, (Endpoint, FromFiles<Presented>)>,
 }
 
 impl HttpStageCaller {
     /// # Errors
-    /// `Configuration` where an endpoint is `https` and there are no usable root certificates.
-    pub fn new(mut endpoints: BTreeMap<StageName, Endpoint>, settings: &HttpSettings) -> Result<HttpStageCaller> {
+    /// `Configuration` where a file of credentials cannot be used, or an endpoint is `https` and there are no usable root certificates.
+    pub fn new(endpoints: BTreeMap<StageName, Endpoint>, settings: &HttpSettings) -> Result<HttpStageCaller> {
         let client = HttpClient::new(settings, endpoints.values())?;
-        for (stage, endpoint) in &mut endpoints {
+        let presenting = endpoints.into_iter().map(|(stage, mut endpoint)| {
             endpoint.headers.insert(header::POSTRIDER_STAGE, header::text(stage.as_str()));
-        }
-        Ok(HttpStageCaller { client, endpoints })
+            let presented = present(&endpoint, &settings.files)?;
+            Ok((stage, (endpoint, presented)))
+        });
+        Ok(HttpStageCaller { client, endpoints: presenting.collect::<Result<_>>()? })
     }
 
     async fn exchange(&self, call: StageCall) -> Outcome {
-        let Some(endpoint) = self.endpoints.get(&call.stage) else {
+        let Some((endpoint, presented)) = self.endpoints.get(&call.stage) else {
             tracing::error!(stage = %call.stage, "a stage without an endpoint was called");
             return Outcome::NotSent(NotSent::Resolve);
         };
-        let outgoing =
-            Outgoing { headers: headers_of(endpoint, &call), body: call.body.clone(), timeout: call.timeout };
+        let headers = headers_of(&presented.current(), &call);
+        let outgoing = Outgoing { headers, body: call.body.clone(), timeout: call.timeout };
         let outcome = match self.client.send(endpoint, outgoing).await {
             Ok(reply) => Outcome::Answered(answer_of(&reply)),
             Err(Unanswered::NotSent(reason)) => Outcome::NotSent(reason),
@@ -54,8 +58,8 @@ impl StageCaller for HttpStageCaller {
     }
 }
 
-fn headers_of(endpoint: &Endpoint, call: &StageCall) -> HeaderMap {
-    let mut headers = endpoint.headers.clone();
+fn headers_of(presented: &Presented, call: &StageCall) -> HeaderMap {
+    let mut headers = presented.headers.clone();
     headers.insert(header::IDEMPOTENCY_KEY, header::quoted(&call.idempotency_key));
     headers.insert(header::POSTRIDER_ATTEMPT, call.attempt.into());
     headers.insert(header::POSTRIDER_FENCE, call.fence.into());
@@ -63,7 +67,20 @@ fn headers_of(endpoint: &Endpoint, call: &StageCall) -> HeaderMap {
     if let Some(definition) = &call.definition {
         headers.insert(header::POSTRIDER_DEFINITION, header::text(definition));
     }
+    if !presented.signers.is_empty() {
+        sign(presented, call, &mut headers);
+    }
     headers
+}
+
+/// The id is the key. A full stop would end it in what is signed, so that one request could pass for another.
+fn sign(presented: &Presented, call: &StageCall, headers: &mut HeaderMap) {
+    let id = call.idempotency_key.replace('.', "%2E");
+    let timestamp = call.made_at.0.div_euclid(1_000_000);
+    let signature = presented.signers.sign(&id, timestamp, &call.body);
+    headers.insert(header::WEBHOOK_ID, header::text(&id));
+    headers.insert(header::WEBHOOK_TIMESTAMP, timestamp.into());
+    headers.insert(header::WEBHOOK_SIGNATURE, header::text(&signature));
 }
 
 fn answer_of(reply: &Reply) -> Answer {

@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 use super::*;
-use crate::connect::TlsRoots;
+use crate::from_files::FileWatch;
+use crate::signature::Signers;
 use crate::test_server::{Act, TestServer, answer};
+use crate::tls::{ClientFiles, TlsFiles, TlsRoots};
 use bytes::Bytes;
 use postrider_core::outcome::Lost;
 use postrider_core::time::Timestamp;
@@ -9,11 +11,14 @@ use postrider_core::trace::Trace;
 use postrider_core::work::WorkKey;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+const TESTDATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
 const CA: &[u8] = include_bytes!("../testdata/ca.pem");
 
 fn settings() -> HttpSettings {
@@ -181,32 +186,83 @@ async fn a_failed_tls_handshake_is_not_sent() {
     speaking_plainly.await.unwrap();
 }
 
-#[tokio::test]
-async fn tls_is_spoken_to_whom_the_roots_trust_and_the_name_fits() {
-    let certificates = CertificateDer::pem_slice_iter(include_bytes!("../testdata/server.pem"));
-    let key = PrivateKeyDer::from_pem_slice(include_bytes!("../testdata/server.key")).unwrap();
-    let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(certificates.map(Result::unwrap).collect(), key)
-        .unwrap();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let serving = tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
-            let mut head = Vec::new();
-            while !head.windows(4).any(|window| window == b"\r\n\r\n") && stream.read_buf(&mut head).await.unwrap() > 0
-            {
+/// Answers each request with 200, over TLS.
+struct TlsServer {
+    port: u16,
+    /// The client's certificate on each connection that had a request.
+    clients: Arc<Mutex<Vec<Option<CertificateDer<'static>>>>>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+impl TlsServer {
+    /// `clients` sign the certificates of those who may come; `None`: everybody may.
+    async fn start(clients: Option<&[u8]>) -> TlsServer {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = match clients {
+            None => rustls::server::WebPkiClientVerifier::no_client_auth(),
+            Some(pem) => {
+                let mut roots = rustls::RootCertStore::empty();
+                roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
+                rustls::server::WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
+                    .build()
+                    .unwrap()
             }
+        };
+        let certificates = CertificateDer::pem_slice_iter(include_bytes!("../testdata/server.pem"));
+        let key = PrivateKeyDer::from_pem_slice(include_bytes!("../testdata/server.key")).unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(certificates.map(Result::unwrap).collect(), key)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let clients = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&clients);
+        let serving = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let client = stream.get_ref().1.peer_certificates().map(|chain| chain[0].clone().into_owned());
+                    seen.lock().unwrap().push(client);
+                    answer_each(stream).await;
+                });
+            }
+        });
+        TlsServer { port, clients, serving }
+    }
+
+    fn url(&self) -> String {
+        format!("https://localhost:{}/", self.port)
+    }
+}
+
+impl Drop for TlsServer {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn answer_each(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let mut request = Vec::new();
+    while stream.read_buf(&mut request).await.is_ok_and(|bytes| bytes > 0) {
+        // The body is the head's last and only JSON object.
+        if request.ends_with(b"\"g\"}") {
+            request.clear();
             stream.write_all(answer("200 OK", "postrider-outcome: done\r\n", "").as_bytes()).await.unwrap();
             stream.flush().await.unwrap();
-            drop(stream.shutdown().await);
         }
-    });
+    }
+}
+
+#[tokio::test]
+async fn tls_is_spoken_to_whom_the_roots_trust_and_the_name_fits() {
+    let server = TlsServer::start(None).await;
+    let port = server.port;
     let done = Answer { status: 200, declared: Some(Declared::Done), replayed: false, next: None, retry_after: None };
     for host in ["localhost", "127.0.0.1"] {
         assert_eq!(call(&format!("https://{host}:{port}/")).await, Outcome::Answered(done.clone()));
@@ -219,7 +275,108 @@ async fn tls_is_spoken_to_whom_the_roots_trust_and_the_name_fits() {
         // A machine without any trusted roots says so at once.
         Err(error) => assert_eq!(error.kind(), postrider_core::error::ErrorKind::Configuration),
     }
-    serving.abort();
+}
+
+fn certificate(number: u8) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(format!("{TESTDATA}/client-{number}.pem")).unwrap()
+}
+
+/// Puts a client's certificate and key in the places that the endpoint reads.
+fn put_client(dir: &Path, certificate: u8, key: u8) {
+    std::fs::copy(format!("{TESTDATA}/client-{certificate}.pem"), dir.join("client.pem")).unwrap();
+    std::fs::copy(format!("{TESTDATA}/client-{key}.key"), dir.join("client.key")).unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_of_ours_is_shown_and_a_new_one_is_taken_on_a_new_connection_without_a_call_lost() {
+    let server = TlsServer::start(Some(include_bytes!("../testdata/client-ca.pem"))).await;
+    let dir = tempfile::tempdir().unwrap();
+    put_client(dir.path(), 1, 1);
+    let client = ClientFiles { certificate: dir.path().join("client.pem"), key: dir.path().join("client.key") };
+    let files = TlsFiles { authorities: Some(format!("{TESTDATA}/ca.pem").into()), client: Some(client) };
+    let endpoint = Endpoint::parse(&server.url()).unwrap().with_tls(files).unwrap();
+    let refusals = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&refusals);
+    let watch = FileWatch::default().every(Duration::ZERO).on_refusal(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    // Nothing but the endpoint's own file makes the server trusted.
+    let settings = HttpSettings {
+        files: watch,
+        roots: TlsRoots::Pem(include_bytes!("../testdata/client-ca.pem").to_vec()),
+        idle_max: Duration::from_secs(600),
+        ..settings()
+    };
+    let caller = HttpStageCaller::new(BTreeMap::from([(StageName::new("PRICING"), endpoint)]), &settings).unwrap();
+    let done = Outcome::Answered(Answer {
+        status: 200,
+        declared: Some(Declared::Done),
+        replayed: false,
+        next: None,
+        retry_after: None,
+    });
+    let shown = || server.clients.lock().unwrap().clone();
+
+    assert_eq!(caller.call(stage_call(LONG)).await, done);
+    assert_eq!(caller.call(stage_call(LONG)).await, done);
+    assert_eq!(shown(), [Some(certificate(1))], "one connection");
+    // A certificate without its key: the old ones hold.
+    put_client(dir.path(), 2, 1);
+    for _ in 0..2 {
+        assert_eq!(caller.call(stage_call(LONG)).await, done);
+    }
+    assert_eq!((shown().len(), refusals.load(Ordering::Relaxed)), (1, 1));
+    put_client(dir.path(), 2, 2);
+    assert_eq!(caller.call(stage_call(LONG)).await, done);
+    assert_eq!(shown(), [Some(certificate(1)), Some(certificate(2))], "on a new connection");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_certificate_gets_no_request_without_one() {
+    let server = TlsServer::start(Some(include_bytes!("../testdata/client-ca.pem"))).await;
+    let outcome = call(&server.url()).await;
+    // With TLS 1.3 the server's refusal comes when the request may have left.
+    assert!(matches!(outcome, Outcome::Lost(Lost::Reset) | Outcome::NotSent(NotSent::Tls)), "{outcome:?}");
+    assert!(server.clients.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn connections_are_not_shared_by_those_with_other_certificates() {
+    let server = TlsServer::start(Some(include_bytes!("../testdata/client-ca.pem"))).await;
+    let endpoint = |number: u8| {
+        let [certificate, key] = ["pem", "key"].map(|end| format!("{TESTDATA}/client-{number}.{end}").into());
+        let files = TlsFiles { authorities: None, client: Some(ClientFiles { certificate, key }) };
+        Endpoint::parse(&server.url()).unwrap().with_tls(files).unwrap()
+    };
+    let endpoints = [("PRICING", 1), ("APPROVAL", 2), ("BINDING", 1)];
+    let endpoints = endpoints.map(|(stage, number)| (StageName::new(stage), endpoint(number)));
+    let settings = HttpSettings { idle_max: Duration::from_secs(600), ..settings() };
+    let caller = HttpStageCaller::new(BTreeMap::from(endpoints), &settings).unwrap();
+    for stage in ["PRICING", "APPROVAL", "BINDING"] {
+        let outcome = caller.call(StageCall { stage: StageName::new(stage), ..stage_call(LONG) }).await;
+        assert!(matches!(outcome, Outcome::Answered(Answer { status: 200, .. })), "{outcome:?}");
+    }
+    let shown = server.clients.lock().unwrap().clone();
+    assert_eq!(shown, [Some(certificate(1)), Some(certificate(2))], "the third call shares the first one's connection");
+}
+
+#[tokio::test]
+async fn a_stage_with_a_secret_signs_its_key_its_time_and_its_body() {
+    let server = TestServer::always(&answer("200 OK", "", "")).await;
+    let endpoint = Endpoint::parse(&server.url())
+        .unwrap()
+        .with_signing_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX")
+        .unwrap();
+    let caller = HttpStageCaller::new(BTreeMap::from([(StageName::new("PRICING"), endpoint)]), &settings()).unwrap();
+    caller.call(StageCall { idempotency_key: "g.1/q/PRICING/0".into(), ..stage_call(LONG) }).await;
+    let [request] = &server.received()[..] else { panic!("one request") };
+    assert_eq!(request.header("idempotency-key"), Some("\"g.1/q/PRICING/0\""));
+    assert_eq!(request.header("webhook-id"), Some("g%2E1/q/PRICING/0"));
+    assert_eq!(request.header("webhook-timestamp"), Some("1700000000"));
+    let signers =
+        Signers::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX").unwrap();
+    let signature = signers.sign("g%2E1/q/PRICING/0", 1_700_000_000, request.body.as_bytes());
+    assert_eq!(request.header("webhook-signature"), Some(signature.as_str()));
 }
 
 #[tokio::test]

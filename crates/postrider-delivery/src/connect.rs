@@ -5,14 +5,9 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
-use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::outcome::NotSent;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use std::fmt;
+use rustls::pki_types::ServerName;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
@@ -22,53 +17,27 @@ use tokio_rustls::TlsConnector;
 /// The most bytes that the head of an answer may have.
 const ANSWER_HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Whom `https` endpoints are trusted by.
-#[derive(Clone, Default)]
-pub enum TlsRoots {
-    /// The certificate authorities that the machine trusts.
-    #[default]
-    System,
-    /// The certificates of a PEM text, and no others.
-    Pem(Vec<u8>),
-}
-
-impl fmt::Debug for TlsRoots {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TlsRoots::System => "System",
-            TlsRoots::Pem(_) => "Pem",
-        })
-    }
-}
-
 /// One side of an HTTP/1.1 connection; the other side is a task that ends when this is dropped.
 pub(crate) type Sender = SendRequest<Full<Bytes>>;
 
 /// Opens connections.
+#[derive(Debug)]
 pub(crate) struct Dialer {
-    connect_timeout: Duration,
-    /// `None` where no endpoint is `https`.
-    tls: Option<TlsConnector>,
+    pub(crate) connect_timeout: Duration,
 }
 
 impl Dialer {
-    /// Reads the trusted roots only if `secure`: a machine without any can still speak plain HTTP.
-    pub(crate) fn new(connect_timeout: Duration, roots: &TlsRoots, secure: bool) -> Result<Dialer> {
-        let tls = if secure { Some(TlsConnector::from(Arc::new(client_config(roots)?))) } else { None };
-        Ok(Dialer { connect_timeout, tls })
-    }
-
     /// Opens one connection within the connect time-out, which covers name, TCP and TLS.
-    pub(crate) async fn dial(&self, endpoint: &Endpoint) -> Result<Sender, NotSent> {
-        timeout(self.connect_timeout, self.open(endpoint)).await.unwrap_or(Err(NotSent::ConnectTimeout))
+    pub(crate) async fn dial(&self, endpoint: &Endpoint, tls: Option<&TlsConnector>) -> Result<Sender, NotSent> {
+        timeout(self.connect_timeout, self.open(endpoint, tls)).await.unwrap_or(Err(NotSent::ConnectTimeout))
     }
 
-    async fn open(&self, endpoint: &Endpoint) -> Result<Sender, NotSent> {
+    async fn open(&self, endpoint: &Endpoint, tls: Option<&TlsConnector>) -> Result<Sender, NotSent> {
         let stream = self.connect(endpoint).await?;
         if !endpoint.secure {
             return speak(stream).await;
         }
-        let tls = self.tls.as_ref().ok_or(NotSent::Tls)?;
+        let tls = tls.ok_or(NotSent::Tls)?;
         let name = ServerName::try_from(endpoint.host.to_string()).map_err(|_| NotSent::Tls)?;
         speak(tls.connect(name, stream).await.map_err(|_| NotSent::Tls)?).await
     }
@@ -97,12 +66,6 @@ impl Dialer {
     }
 }
 
-impl fmt::Debug for Dialer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dialer").field("connect_timeout", &self.connect_timeout).finish_non_exhaustive()
-    }
-}
-
 async fn speak<S>(stream: S) -> Result<Sender, NotSent>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -112,32 +75,4 @@ where
     // The task's errors reach whoever waits for an answer; on an idle connection they are of no interest.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
-}
-
-fn client_config(roots: &TlsRoots) -> Result<ClientConfig> {
-    let wrong = |message: &str| Error::new(ErrorKind::Configuration, message);
-    let mut store = RootCertStore::empty();
-    match roots {
-        TlsRoots::System => {
-            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-        TlsRoots::Pem(pem) => {
-            for certificate in CertificateDer::pem_slice_iter(pem) {
-                let certificate =
-                    certificate.map_err(|error| wrong("unreadable root certificates").with_source(error))?;
-                store.add(certificate).map_err(|error| wrong("unusable root certificate").with_source(error))?;
-            }
-        }
-    }
-    if store.is_empty() {
-        return Err(wrong("no trusted root certificates for an https endpoint")
-            .with_hint("Install the package ca-certificates, or name a file with the certificates to trust."));
-    }
-    let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| Error::new(ErrorKind::Internal, "no TLS version to offer").with_source(error))?
-        .with_root_certificates(store)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
 }

@@ -1,16 +1,22 @@
 //! Where a request goes.
 
+use crate::credentials::{HeaderFile, header_value, present};
+use crate::from_files::FileWatch;
 use crate::header;
+use crate::signature::Signers;
+use crate::tls::{TlsFiles, TlsRoots, connector};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{HeaderMap, Uri};
 use postrider_core::error::{Error, ErrorKind, Result};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// An HTTP endpoint, valid by construction. Printing it shows neither its path nor its headers, which may hold secrets.
+/// An HTTP endpoint, valid by construction. Printing it shows neither its path nor the values of its headers, which may hold
+/// secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// `http://host:port`, which connections are shared by.
@@ -23,6 +29,26 @@ pub struct Endpoint {
     pub(crate) target: Uri,
     /// What each request carries: `Host`, `Content-Type`, `User-Agent` and the configured headers.
     pub(crate) headers: HeaderMap,
+    /// Headers whose values stand in files.
+    pub(crate) header_files: Vec<HeaderFile>,
+    pub(crate) signing: Signing,
+    /// What its connections are made with, where it is not the default.
+    pub(crate) tls: Option<Arc<TlsFiles>>,
+}
+
+/// What requests are signed with.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Signing {
+    Without,
+    With(Signers),
+    File(PathBuf),
+}
+
+/// What connections are shared by: where they lead, and what they were made with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Via {
+    origin: Arc<str>,
+    tls: Option<Arc<TlsFiles>>,
 }
 
 impl Endpoint {
@@ -60,6 +86,9 @@ impl Endpoint {
             secure,
             target: path.parse().map_err(|_| unusable("Its path is not valid."))?,
             headers: fixed_headers(authority.as_str())?,
+            header_files: Vec::new(),
+            signing: Signing::Without,
+            tls: None,
         })
     }
 
@@ -73,16 +102,66 @@ impl Endpoint {
     /// # Errors
     /// `Configuration` where name or value are not valid, or where the name is one that Postrider sets itself.
     pub fn with_header(mut self, name: &str, value: &str) -> Result<Endpoint> {
-        let wrong = |detail: &str| Error::new(ErrorKind::Configuration, "unusable header").with_detail(detail);
-        let name: HeaderName = name.parse().map_err(|_| wrong("Its name is not a valid header name."))?;
-        if is_ours(name.as_str()) {
-            return Err(wrong("Its name is one that Postrider or HTTP itself sets."));
-        }
-        let mut value = HeaderValue::from_str(value)
-            .map_err(|_| wrong("Its value has characters that a header cannot carry: visible ASCII can."))?;
-        value.set_sensitive(true);
-        self.headers.insert(name, value);
+        self.headers.insert(header_name(name)?, header_value(value)?);
         Ok(self)
+    }
+
+    /// Adds a header whose value is `before` and the one line of a file, which is read again when it has changed.
+    ///
+    /// # Errors
+    /// `Configuration` where the name is not valid, or one that Postrider sets itself.
+    pub fn with_header_file(mut self, name: &str, before: &str, path: PathBuf) -> Result<Endpoint> {
+        let name = header_name(name)?;
+        header_value(before)?;
+        self.header_files.push(HeaderFile { name, before: before.to_owned(), path });
+        Ok(self)
+    }
+
+    /// Signs each request as Standard Webhooks has it. Several secrets with white space between them make several signatures.
+    ///
+    /// # Errors
+    /// `Configuration` where they are not `whsec_` and base64 of 24 to 64 bytes.
+    pub fn with_signing_secret(self, secrets: &str) -> Result<Endpoint> {
+        Ok(Endpoint { signing: Signing::With(Signers::parse(secrets)?), ..self })
+    }
+
+    /// Signs each request with the secrets of a file, which is read again when it has changed.
+    #[must_use]
+    pub fn with_signing_secret_file(self, path: PathBuf) -> Endpoint {
+        Endpoint { signing: Signing::File(path), ..self }
+    }
+
+    /// Makes its connections with these files, which are read again when they have changed.
+    ///
+    /// # Errors
+    /// `Configuration` where the endpoint is not `https`.
+    pub fn with_tls(self, files: TlsFiles) -> Result<Endpoint> {
+        if !self.secure {
+            return Err(unusable("Certificates go with https:// alone."));
+        }
+        Ok(Endpoint { tls: Some(Arc::new(files)), ..self })
+    }
+
+    /// It is `https`.
+    pub fn is_secure(&self) -> bool {
+        self.secure
+    }
+
+    /// Reads all files once, to see whether they can be read and used.
+    ///
+    /// # Errors
+    /// `Configuration`, with the file and what is wrong with it.
+    pub fn read_credentials(&self) -> Result<()> {
+        let watch = FileWatch::default();
+        present(self, &watch)?;
+        if self.secure {
+            connector(&TlsRoots::System, self.tls.as_deref(), &watch)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn via(&self) -> Via {
+        Via { origin: Arc::clone(&self.origin), tls: self.tls.clone() }
     }
 
     /// Opens a TCP connection and closes it again: what can be known without sending a request. Returns a sentence.
@@ -106,7 +185,24 @@ impl Endpoint {
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Endpoint").field(&self.origin).finish()
+        let set = self.headers.keys().filter(|name| !is_ours(name.as_str()) && **name != USER_AGENT);
+        f.debug_struct("Endpoint")
+            .field("origin", &self.origin)
+            .field("headers", &set.collect::<Vec<_>>())
+            .field("header_files", &self.header_files)
+            .field("signing", &self.signing)
+            .field("tls", &self.tls)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Signing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Signing::Without => f.write_str("without"),
+            Signing::With(signers) => write!(f, "with {} secrets", signers.len()),
+            Signing::File(path) => write!(f, "with the secrets of {}", path.display()),
+        }
     }
 }
 
@@ -128,6 +224,15 @@ fn fixed_headers(authority: &str) -> Result<HeaderMap> {
         (CONTENT_TYPE, HeaderValue::from_static("application/json")),
         (USER_AGENT, HeaderValue::from_static(concat!("postrider/", env!("CARGO_PKG_VERSION")))),
     ]))
+}
+
+fn header_name(name: &str) -> Result<HeaderName> {
+    let wrong = |detail: &str| Error::new(ErrorKind::Configuration, "unusable header").with_detail(detail);
+    let name: HeaderName = name.parse().map_err(|_| wrong("Its name is not a valid header name."))?;
+    if is_ours(name.as_str()) {
+        return Err(wrong("Its name is one that Postrider or HTTP itself sets."));
+    }
+    Ok(name)
 }
 
 fn is_ours(name: &str) -> bool {
@@ -190,10 +295,19 @@ mod tests {
         let with = endpoint.clone().with_header("Authorization", "Bearer hunter2").unwrap();
         assert_eq!(with.headers["authorization"], "Bearer hunter2");
         assert!(!format!("{with:?}").contains("hunter2"));
-        for (name, value) in
-            [("a b", "x"), ("x", "a\nb"), ("Postrider-Fence", "1"), ("Idempotency-Key", "k"), ("host", "h")]
-        {
+        for (name, value) in [
+            ("a b", "x"),
+            ("x", "a\nb"),
+            ("Postrider-Fence", "1"),
+            ("Idempotency-Key", "k"),
+            ("host", "h"),
+            ("Traceparent", "t"),
+            ("Webhook-Signature", "s"),
+            ("Content-Type", "c"),
+            ("Content-Length", "1"),
+        ] {
             assert!(endpoint.clone().with_header(name, value).is_err(), "{name}");
+            assert_eq!(endpoint.clone().with_header_file(name, "", "f".into()).is_err(), name != "x", "{name}");
         }
     }
 

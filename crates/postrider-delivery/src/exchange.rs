@@ -4,9 +4,11 @@
 //! known at each moment whether a byte of the request may have left, because a request that did not leave may be sent
 //! again by anybody and one that did may not.
 
-use crate::connect::{Dialer, Sender, TlsRoots};
-use crate::endpoint::Endpoint;
+use crate::connect::{Dialer, Sender};
+use crate::endpoint::{Endpoint, Via};
+use crate::from_files::{FileWatch, FromFiles};
 use crate::header::POSTRIDER_DEADLINE;
+use crate::tls::{TlsFiles, TlsRoots, connector};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -19,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
 
 /// The most bytes of an answer's body that are read; nothing in them decides. After more the connection is closed.
 const ANSWER_BODY_BYTES_MAX: usize = 64 * 1024;
@@ -28,12 +31,13 @@ const ANSWER_BODY_BYTES_MAX: usize = 64 * 1024;
 pub struct HttpSettings {
     /// For name, TCP and TLS together.
     pub connect_timeout: Duration,
-    /// Connections kept open without a request, for each scheme, host and port.
+    /// Connections kept open without a request, for each scheme, host, port and certificate of ours.
     pub idle_per_host_max: usize,
     /// A connection idle for longer is not used again: shorter than what servers allow (often 5 s), since a request that
     /// meets the server's closing is lost in doubt.
     pub idle_max: Duration,
     pub roots: TlsRoots,
+    pub files: FileWatch,
 }
 
 impl Default for HttpSettings {
@@ -43,6 +47,7 @@ impl Default for HttpSettings {
             idle_per_host_max: 256,
             idle_max: Duration::from_secs(4),
             roots: TlsRoots::System,
+            files: FileWatch::default(),
         }
     }
 }
@@ -75,12 +80,23 @@ pub(crate) struct HttpClient {
     dialer: Dialer,
     idle_per_host_max: usize,
     idle_max: Duration,
-    pools: HashMap<Arc<str>, Mutex<Vec<Idle>>>,
+    pools: HashMap<Via, Pool>,
+}
+
+/// What connections are made with, until its files change.
+type Tls = Option<Arc<TlsConnector>>;
+
+/// The connections to one place, made with the same files.
+pub(crate) struct Pool {
+    /// `None` for `http`. Pools with the same files share it.
+    tls: Option<Arc<FromFiles<TlsConnector>>>,
+    idle: Mutex<Vec<Idle>>,
 }
 
 struct Idle {
     sender: Sender,
     since: Instant,
+    tls: Tls,
 }
 
 impl HttpClient {
@@ -88,14 +104,23 @@ impl HttpClient {
         settings: &HttpSettings,
         endpoints: impl IntoIterator<Item = &'a Endpoint>,
     ) -> Result<HttpClient> {
-        let mut secure = false;
+        let mut connectors: HashMap<Option<Arc<TlsFiles>>, Arc<FromFiles<TlsConnector>>> = HashMap::new();
         let mut pools = HashMap::new();
         for endpoint in endpoints {
-            secure |= endpoint.secure;
-            pools.insert(Arc::clone(&endpoint.origin), Mutex::new(Vec::new()));
+            let tls = match connectors.get(&endpoint.tls) {
+                _ if !endpoint.secure => None,
+                Some(made) => Some(Arc::clone(made)),
+                // Only where an endpoint is `https`: a machine without trusted roots can still speak plain HTTP.
+                None => {
+                    let made = Arc::new(connector(&settings.roots, endpoint.tls.as_deref(), &settings.files)?);
+                    connectors.insert(endpoint.tls.clone(), Arc::clone(&made));
+                    Some(made)
+                }
+            };
+            pools.insert(endpoint.via(), Pool { tls, idle: Mutex::new(Vec::new()) });
         }
         Ok(HttpClient {
-            dialer: Dialer::new(settings.connect_timeout, &settings.roots, secure)?,
+            dialer: Dialer { connect_timeout: settings.connect_timeout },
             idle_per_host_max: settings.idle_per_host_max,
             idle_max: settings.idle_max,
             pools,
@@ -121,17 +146,20 @@ impl HttpClient {
     async fn exchange(&self, endpoint: &Endpoint, outgoing: Outgoing, left: &AtomicBool) -> Result<Reply, Unanswered> {
         let started = Instant::now();
         let limit = outgoing.timeout;
+        // Every endpoint was there when the pools were made.
+        let pool = self.pools.get(&endpoint.via()).ok_or(Unanswered::NotSent(NotSent::Resolve))?;
+        let tls: Tls = pool.tls.as_ref().map(|tls| tls.current());
         let mut request = request_to(endpoint, outgoing);
         loop {
-            let (mut sender, reused) = match self.idle_connection(endpoint).await {
+            let (mut sender, reused) = match self.idle_connection(pool, &tls).await {
                 Some(sender) => (sender, true),
-                None => (self.dialer.dial(endpoint).await.map_err(Unanswered::NotSent)?, false),
+                None => (self.dialer.dial(endpoint, tls.as_deref()).await.map_err(Unanswered::NotSent)?, false),
             };
             let millis_left = limit.saturating_sub(started.elapsed()).as_millis();
             request.headers_mut().insert(POSTRIDER_DEADLINE, u64::try_from(millis_left).unwrap_or(u64::MAX).into());
             left.store(true, Ordering::Relaxed);
             let mut error = match sender.try_send_request(request).await {
-                Ok(response) => return self.finish(endpoint, sender, response).await,
+                Ok(response) => return self.finish(pool, (sender, tls), response).await,
                 Err(error) => error,
             };
             // hyper hands the request back only if it was still queued when the connection ended. Going on with another
@@ -148,8 +176,8 @@ impl HttpClient {
     /// Reads the body to its end and keeps the connection.
     async fn finish(
         &self,
-        endpoint: &Endpoint,
-        sender: Sender,
+        pool: &Pool,
+        (sender, tls): (Sender, Tls),
         response: Response<Incoming>,
     ) -> Result<Reply, Unanswered> {
         let (head, mut body) = response.into_parts();
@@ -163,17 +191,21 @@ impl HttpClient {
                 return Ok(reply);
             }
         }
-        self.keep(endpoint, sender);
+        self.keep(pool, sender, tls);
         Ok(reply)
     }
 
     /// The connection that was used last, if it can be used again.
-    async fn idle_connection(&self, endpoint: &Endpoint) -> Option<Sender> {
+    async fn idle_connection(&self, pool: &Pool, tls: &Tls) -> Option<Sender> {
         loop {
-            let idle = self.pool(endpoint)?.pop()?;
+            let idle = pool.idle().pop()?;
             if idle.since.elapsed() > self.idle_max {
                 // Those below it are older still.
-                self.pool(endpoint)?.retain(|older| older.since > idle.since);
+                pool.idle().retain(|older| older.since > idle.since);
+                continue;
+            }
+            // On a connection from before the files changed we are still who we were.
+            if idle.tls.as_ref().map(Arc::as_ptr) != tls.as_ref().map(Arc::as_ptr) {
                 continue;
             }
             let mut sender = idle.sender;
@@ -184,26 +216,27 @@ impl HttpClient {
         }
     }
 
-    fn keep(&self, endpoint: &Endpoint, sender: Sender) {
+    fn keep(&self, pool: &Pool, sender: Sender, tls: Tls) {
         if sender.is_closed() {
             return;
         }
-        if let Some(mut pool) = self.pool(endpoint)
-            && pool.len() < self.idle_per_host_max
-        {
-            pool.push(Idle { sender, since: Instant::now() });
+        let mut idle = pool.idle();
+        if idle.len() < self.idle_per_host_max {
+            idle.push(Idle { sender, since: Instant::now(), tls });
         }
     }
+}
 
-    fn pool(&self, endpoint: &Endpoint) -> Option<MutexGuard<'_, Vec<Idle>>> {
+impl Pool {
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
         // A list of idle connections is valid whoever panicked while holding it.
-        Some(self.pools.get(&endpoint.origin)?.lock().unwrap_or_else(PoisonError::into_inner))
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for HttpClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpClient").field("origins", &self.pools.keys()).finish_non_exhaustive()
+        f.debug_struct("HttpClient").field("pools", &self.pools.keys()).finish_non_exhaustive()
     }
 }
 

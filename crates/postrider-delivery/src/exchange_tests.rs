@@ -50,7 +50,7 @@ async fn no_more_connections_are_kept_than_allowed() {
     let (client, endpoint) = client(&HttpSettings { idle_per_host_max: 1, ..patient() }, &server);
     let (first, second) = tokio::join!(send(&client, &endpoint), send(&client, &endpoint));
     assert_eq!((first, second), (Ok(200), Ok(200)));
-    assert_eq!(client.pool(&endpoint).unwrap().len(), 1);
+    assert_eq!(client.pools[&endpoint.via()].idle().len(), 1);
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn a_connection_the_server_closed_between_requests_is_replaced() {
     let server = TestServer::start(|_| Act::AnswerThenClose(answer("200 OK", "", "fine"))).await;
     let (client, endpoint) = client(&patient(), &server);
     assert_eq!(send(&client, &endpoint).await, Ok(200));
-    let closed = || client.pool(&endpoint).unwrap().iter().all(|idle| idle.sender.is_closed());
+    let closed = || client.pools[&endpoint.via()].idle().iter().all(|idle| idle.sender.is_closed());
     let deadline = Instant::now() + Duration::from_secs(20);
     while !closed() {
         assert!(Instant::now() < deadline, "the end of the connection was not seen");

@@ -17,6 +17,7 @@ pub(crate) const POSTRIDER_POSITION: HeaderName = HeaderName::from_static("postr
 pub(crate) const POSTRIDER_STAGE: HeaderName = HeaderName::from_static("postrider-stage");
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(crate) const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+pub(crate) const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 pub(crate) const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 
 /// The longest wait that a `Retry-After` may ask for; a longer one is taken as this.

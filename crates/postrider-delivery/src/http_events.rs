@@ -3,9 +3,11 @@
 //! Takes and gives: a batch of [`Event`]s; gives how many from the front are settled, and why the rest is not.
 //! Never: sends the next event of a key before the one before is settled, follows a redirect, or retries by itself.
 
+use crate::credentials::{Presented, present};
 use crate::endpoint::Endpoint;
 use crate::event_json::render;
 use crate::exchange::{HttpClient, HttpSettings, Outgoing, Reply, Unanswered};
+use crate::from_files::FromFiles;
 use crate::header;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -44,6 +46,7 @@ impl Default for HttpEventSettings {
 pub struct HttpEventSink {
     client: HttpClient,
     endpoint: Endpoint,
+    presented: FromFiles<Presented>,
     timeout: Duration,
     in_flight_max: usize,
     /// Events of the last batch that are settled behind one that is not: when they come again they are not sent again.
@@ -53,10 +56,11 @@ pub struct HttpEventSink {
 
 impl HttpEventSink {
     /// # Errors
-    /// `Configuration` where the endpoint is `https` and there are no usable root certificates.
+    /// `Configuration` where a file of credentials cannot be used, or the endpoint is `https` and there are no usable root certificates.
     pub fn new(endpoint: Endpoint, settings: &HttpEventSettings) -> Result<HttpEventSink> {
         Ok(HttpEventSink {
             client: HttpClient::new(&settings.http, [&endpoint])?,
+            presented: present(&endpoint, &settings.http.files)?,
             endpoint,
             timeout: settings.timeout,
             in_flight_max: settings.in_flight_max.max(1),
@@ -109,7 +113,7 @@ impl HttpEventSink {
     async fn post(&self, event: &Event) -> Result<()> {
         let mut body = Vec::new();
         render(event, &mut body);
-        let headers = headers_of(&self.endpoint, event);
+        let headers = headers_of(&self.presented.current(), event);
         let outgoing = Outgoing { headers, body: body.into(), timeout: self.timeout };
         judge_reply(event, self.client.send(&self.endpoint, outgoing).await)
     }
@@ -191,8 +195,8 @@ fn lanes_of(events: &[Event], settled: &[bool]) -> Vec<Vec<usize>> {
     lanes
 }
 
-fn headers_of(endpoint: &Endpoint, event: &Event) -> HeaderMap {
-    let mut headers = endpoint.headers.clone();
+fn headers_of(presented: &Presented, event: &Event) -> HeaderMap {
+    let mut headers = presented.headers.clone();
     headers.insert(header::WEBHOOK_ID, header::text(&event.id));
     headers.insert(header::WEBHOOK_TIMESTAMP, event.committed_at.0.div_euclid(1_000_000).into());
     headers.insert(header::POSTRIDER_POSITION, header::text(&event.position.to_string()));

@@ -5,19 +5,24 @@
 
 mod call;
 mod connect;
+mod credentials;
 mod endpoint;
 mod event_json;
 mod exchange;
+mod from_files;
 mod header;
 mod http_events;
 mod ndjson;
+mod signature;
 #[cfg(test)]
 mod test_server;
+mod tls;
 
 pub use call::HttpStageCaller;
-pub use connect::TlsRoots;
 pub use endpoint::Endpoint;
 pub use event_json::{render, rfc3339};
 pub use exchange::HttpSettings;
+pub use from_files::FileWatch;
 pub use http_events::{HttpEventSettings, HttpEventSink};
 pub use ndjson::NdjsonSink;
+pub use tls::{ClientFiles, TlsFiles, TlsRoots};

@@ -103,6 +103,8 @@ pub struct Telemetry {
     pub unseen_rows: Gauge,
     /// Requests in flight.
     pub calls_in_flight: Gauge,
+    /// Changed files of credentials that could not be used: what was read before is kept.
+    pub credentials_refused: Counter,
     /// 1 while an endpoint is not called because its calls failed, and while it gets its calls back a few at a time.
     pub circuits_open: Family<EndpointLabel, Gauge>,
     status: Mutex<Status>,
@@ -190,6 +192,7 @@ impl Telemetry {
         r.register("open_rows", "Open work rows in memory", self.open_rows.clone());
         r.register("unseen_rows", "Open work rows whose commit is in the log and waits", self.unseen_rows.clone());
         r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());
+        r.register("credentials_refused", "Changed credentials not usable", self.credentials_refused.clone());
         r.register("circuits_open", "1 while an endpoint's calls are held back", self.circuits_open.clone());
     }
 

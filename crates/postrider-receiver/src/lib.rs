@@ -9,6 +9,8 @@
 //! - [`begin`] and [`store`] for stage calls: the key is taken first, then comes the work, then the answer is stored, and
 //!   one commit makes all three true. A repeat gets the stored answer, byte for byte.
 //!
+//! Before either, [`SigningSecrets::verify`] says whether a request comes from whom it should.
+//!
 //! The SQL functions in the folder `sql` do the work, in the schema `postrider_receiver`, so a service in any language
 //! has the same store; [`install`] creates them. The schema's name is fixed: the functions name their tables in full,
 //! whatever the session's `search_path` is.
@@ -47,6 +49,7 @@ mod key;
 mod once;
 mod outcome;
 mod scope;
+mod signature;
 mod stage_request;
 mod store;
 
@@ -59,5 +62,6 @@ pub use key::{IdempotencyKey, KeyError, MAX_KEY_CHARS};
 pub use once::{Once, once};
 pub use outcome::{Outcome, UnknownOutcome};
 pub use scope::Scope;
+pub use signature::{SecretError, SignatureError, SigningSecrets};
 pub use stage_request::{HeaderError, StageRequest};
 pub use store::store;

@@ -6,8 +6,10 @@ use postrider_core::ports::{self, SourceIdentity};
 use postrider_core::position::Position;
 use postrider_core::route::Routing;
 use postrider_core::work::OwnerId;
-use postrider_delivery::{Endpoint, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink};
-use postrider_engine::{Limits, Periods, Settings, SinkPart, SystemWorld, WorkPart, WorkSettings};
+use postrider_delivery::{
+    Endpoint, FileWatch, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink,
+};
+use postrider_engine::{Limits, Periods, Settings, SinkPart, SystemWorld, Telemetry, WorkPart, WorkSettings};
 use postrider_journal::{Life, Opened};
 use postrider_postgres::{PgPrimary, PgWorkTable, ReplicationSource, SourceObjects, WorkTableSettings};
 use std::collections::BTreeMap;
@@ -66,10 +68,15 @@ pub(crate) fn objects(configuration: &Configuration) -> SourceObjects {
 }
 
 /// The stage executor's neighbours. Asks the server for the work table's columns.
-pub(crate) async fn work(configuration: &Configuration, work: &Work, owner: OwnerId) -> Result<WorkPart> {
+pub(crate) async fn work(
+    configuration: &Configuration,
+    work: &Work,
+    owner: OwnerId,
+    telemetry: &Telemetry,
+) -> Result<WorkPart> {
     let options = configuration.source.options.clone();
     let table = PgWorkTable::open(options, &work.mapping, &WorkTableSettings::new(owner)).await?;
-    let caller = HttpStageCaller::new(work.endpoints.clone(), &HttpSettings::default())?;
+    let caller = HttpStageCaller::new(work.endpoints.clone(), &http(telemetry))?;
     Ok(WorkPart {
         settings: WorkSettings { graph: work.graph.clone(), key_names: work.mapping.key.clone(), owner },
         table: Arc::new(table),
@@ -78,8 +85,8 @@ pub(crate) async fn work(configuration: &Configuration, work: &Work, owner: Owne
 }
 
 /// The consumers of events. Opens and locks the files of those that write to one.
-pub(crate) fn sinks(configuration: &Configuration) -> Result<Vec<SinkPart>> {
-    configuration.sinks.iter().map(sink).collect()
+pub(crate) fn sinks(configuration: &Configuration, telemetry: &Telemetry) -> Result<Vec<SinkPart>> {
+    configuration.sinks.iter().map(|part| sink(part, telemetry)).collect()
 }
 
 /// Where a sink says itself that it is; `None` for one that keeps no position, or has nothing yet. Makes nothing: a file that
@@ -138,9 +145,9 @@ fn overdue(periods: Periods) -> std::time::Duration {
     periods.heartbeat.saturating_mul(3)
 }
 
-fn sink(sink: &Sink) -> Result<SinkPart> {
+fn sink(sink: &Sink, telemetry: &Telemetry) -> Result<SinkPart> {
     let port: Box<dyn ports::Sink> = match &sink.target {
-        Target::Http(target) => Box::new(http_sink(target)?),
+        Target::Http(target) => Box::new(http_sink(target, telemetry)?),
         Target::Ndjson(Some(path)) => Box::new(NdjsonSink::open(path).map_err(|error| of_sink(sink, error))?),
         Target::Ndjson(None) => Box::new(NdjsonSink::stdout()?),
     };
@@ -158,11 +165,20 @@ fn of_sink(sink: &Sink, error: Error) -> Error {
     error.with_detail(detail.trim_end())
 }
 
-fn http_sink(target: &HttpTarget) -> Result<HttpEventSink> {
+/// How requests leave, whosever they are.
+fn http(telemetry: &Telemetry) -> HttpSettings {
+    let refused = telemetry.credentials_refused.clone();
+    let files = FileWatch::default().on_refusal(move || {
+        refused.inc();
+    });
+    HttpSettings { files, ..HttpSettings::default() }
+}
+
+fn http_sink(target: &HttpTarget, telemetry: &Telemetry) -> Result<HttpEventSink> {
     let settings = HttpEventSettings {
+        http: http(telemetry),
         timeout: target.timeout,
         in_flight_max: usize::try_from(target.in_flight).unwrap_or(usize::MAX),
-        ..HttpEventSettings::default()
     };
     HttpEventSink::new(target.endpoint.clone(), &settings)
 }

@@ -140,8 +140,12 @@ async fn look_at(configuration: &Configuration) -> Vec<Item> {
     }
     items.extend(look_at_journal(configuration, &items).await);
     for (part, endpoint) in wiring::endpoints(configuration) {
-        items.push(match endpoint.probe(PROBE_TIMEOUT).await {
-            Ok(_) => Item::good(&part),
+        let found = match endpoint.read_credentials() {
+            Ok(()) => endpoint.probe(PROBE_TIMEOUT).await.map(|_| ()),
+            unusable => unusable,
+        };
+        items.push(match found {
+            Ok(()) => Item::good(&part),
             Err(error) => Item::wrong(&part, error),
         });
     }

@@ -77,11 +77,11 @@ async fn assemble(
     let source = source.of_journal(journal.identity);
     let staging = wiring::staging(configuration, journal.life)?;
     // After all that says more: of a second process with the same configuration, that the journal is in use.
-    let sinks = wiring::sinks(configuration)?;
+    let sinks = wiring::sinks(configuration, telemetry)?;
     let work = match &configuration.work {
         None => None,
         Some(work) => {
-            let open = || wiring::work(configuration, work, owner);
+            let open = || wiring::work(configuration, work, owner, telemetry);
             match patience.insist("opening the work table", open).await? {
                 None => return Ok(None),
                 opened => opened,

@@ -1,5 +1,6 @@
 //! What a configuration means: valid by construction, every default filled in.
 
+mod endpoint;
 pub(crate) mod sink;
 mod source;
 pub(crate) mod work;
@@ -14,7 +15,6 @@ use crate::config::table::suggest;
 use crate::config::typed;
 use postrider_core::error::Error;
 use postrider_core::route::{OutboxPrefix, OutboxTable};
-use postrider_delivery::Endpoint;
 use postrider_engine::{Ack, Periods, WhenFull};
 use postrider_postgres::{ConnectOptions, Failover};
 use std::collections::BTreeMap;
@@ -221,43 +221,6 @@ impl Reader<'_> {
             return None;
         };
         Some(At { value: Secret::new(text), place: secret.place })
-    }
-
-    /// An endpoint with the headers that each request to it carries.
-    fn endpoint(
-        &mut self,
-        url: Option<At<Secret>>,
-        headers: Option<At<BTreeMap<String, At<Secret>>>>,
-        place: Place,
-        path: &str,
-    ) -> Option<Endpoint> {
-        let typed = self.mandatory(url, place, &format!("{path}.url"));
-        let mut endpoint = typed.and_then(|typed| self.url(typed, &format!("{path}.url")));
-        for (name, value) in headers.map(|headers| headers.value).unwrap_or_default() {
-            let path = format!("{path}.headers.{}", name.escape_debug());
-            let place = value.place;
-            let Some(value) = self.resolve(value, &path) else { continue };
-            let Some(plain) = endpoint.take() else { continue };
-            match plain.clone().with_header(&name, value.value.reveal()) {
-                Ok(with_header) => endpoint = Some(with_header),
-                Err(error) => {
-                    self.problems.report(place, format!("`{path}` cannot be sent: {}", reason(&error)));
-                    endpoint = Some(plain);
-                }
-            }
-        }
-        endpoint
-    }
-
-    fn url(&mut self, typed: At<Secret>, path: &str) -> Option<Endpoint> {
-        let url = self.resolve(typed, path)?;
-        match Endpoint::parse(url.value.reveal()) {
-            Ok(endpoint) => Some(endpoint),
-            Err(error) => {
-                self.problems.report(url.place, format!("`{path}` is no URL of an endpoint: {}", reason(&error)));
-                None
-            }
-        }
     }
 
     /// Reports a word that is not among `known`; those of `later` belong to the design and not to this version.

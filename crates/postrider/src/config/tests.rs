@@ -412,12 +412,101 @@ fn headers_must_be_sendable_and_not_ours() {
     check_stage(
         "name = \"A\", url = \"http://h/\", class = \"keyed\", headers = { \"a b\" = \"x\", Idempotency-Key = \"x\", Postrider-Fence = \"1\", X-A = \"a\\nb\", X-B = \"env:NOT_THERE\", X-C = 1 }",
         expect![[r#"
-            1:85: `work.stage.headers.a b` cannot be sent: its name is not a valid header name
-            1:108: `work.stage.headers.Idempotency-Key` cannot be sent: its name is one that Postrider or HTTP itself sets
-            1:131: `work.stage.headers.Postrider-Fence` cannot be sent: its name is one that Postrider or HTTP itself sets
-            1:142: `work.stage.headers.X-A` cannot be sent: its value has characters that a header cannot carry: visible ASCII can
+            1:85: `work.stage.headers.a b` cannot be used: its name is not a valid header name
+            1:108: `work.stage.headers.Idempotency-Key` cannot be used: its name is one that Postrider or HTTP itself sets
+            1:131: `work.stage.headers.Postrider-Fence` cannot be used: its name is one that Postrider or HTTP itself sets
+            1:142: `work.stage.headers.X-A` cannot be used: its value has a line break
             1:156: `work.stage.headers.X-B` refers to an environment variable that is not set (set NOT_THERE, or write the value itself)
             1:179: `work.stage.headers.X-C` is a whole number, expected a text in quotation marks"#]],
+    );
+}
+
+#[test]
+fn a_stage_has_the_access_of_all_stages_but_for_what_it_says_itself() {
+    let text = r#"
+        source = { url = "postgres://u@h/d" }
+        journal = { dir = "d" }
+        [work]
+        table = "w"
+        headers = { Authorization = "Bearer file:/run/secrets/token", X-Team = "quotes" }
+        tls = { ca = "/etc/ca.pem", certificate = "/etc/us.pem", key = "/etc/us.key" }
+        signing_secret = "file:/run/secrets/signing"
+        [[work.stage]]
+        name = "A"
+        url = "https://a/"
+        class = "keyed"
+        next = "B"
+        [[work.stage]]
+        name = "B"
+        url = "https://b/"
+        class = "keyed"
+        next = "C"
+        headers = { authorization = "Basic env:PRICING_URL" }
+        tls = { ca = "/etc/other.pem" }
+        signing_secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX"
+        [[work.stage]]
+        name = "C"
+        url = "http://c/"
+        class = "keyed"
+    "#;
+    let endpoints = read(text).unwrap().work.unwrap().endpoints;
+    let told: Vec<String> = endpoints.values().map(|endpoint| format!("{endpoint:?}")).collect();
+    expect![[r#"
+        Endpoint { origin: "https://a:443", headers: ["x-team"], header_files: [authorization from /run/secrets/token], signing: with the secrets of /run/secrets/signing, tls: Some(TlsFiles { authorities: Some("/etc/ca.pem"), client: Some(ClientFiles { certificate: "/etc/us.pem", key: "/etc/us.key" }) }), .. }
+        Endpoint { origin: "https://b:443", headers: ["x-team", "authorization"], header_files: [], signing: with 2 secrets, tls: Some(TlsFiles { authorities: Some("/etc/other.pem"), client: None }), .. }
+        Endpoint { origin: "http://c:80", headers: ["x-team"], header_files: [authorization from /run/secrets/token], signing: with the secrets of /run/secrets/signing, tls: None, .. }"#]].assert_eq(&told.join("\n"));
+}
+
+#[test]
+fn access_that_cannot_be_is_reported_with_its_place_and_once() {
+    check(
+        r#"
+source = { url = "postgres://u@h/d" }
+journal = { dir = "d" }
+[work]
+table = "w"
+headers = { traceparent = "x", Host = "file:/h", X-A = "Bearer file:" }
+signing_secret = "hunter2"
+[[work.stage]]
+name = "A"
+url = "http://h/"
+class = "keyed"
+next = "B"
+tls = { ca = "" }
+headers = { X-A = "a\nb" }
+[[work.stage]]
+name = "B"
+url = "https://h/"
+class = "keyed"
+next = "C"
+tls = { certificate = "c" }
+signing_secret = "whsec_aHVudGVyMg=="
+[[work.stage]]
+name = "C"
+url = "https://h/"
+class = "keyed"
+next = "D"
+tls = {}
+signing_secret = "env:NOT_THERE"
+[[work.stage]]
+name = "D"
+url = "http://h/"
+class = "keyed"
+tls = { ca = "c" }
+"#,
+        expect![[r#"
+            6:27: `work.headers.traceparent` cannot be used: its name is one that Postrider or HTTP itself sets
+            6:39: `work.headers.Host` cannot be used: its name is one that Postrider or HTTP itself sets
+            6:56: `work.headers.X-A` names no file behind `file:`
+            7:18: `work.signing_secret` cannot be used: it does not begin with whsec_
+            13:7: `work.stage.tls` cannot be used: certificates go with https:// alone
+            13:14: `work.stage.tls.ca` is empty
+            14:19: `work.stage.headers.X-A` cannot be used: its value has a line break
+            20:7: `work.stage.tls.certificate` and `work.stage.tls.key` go together, and one of them is missing
+            21:18: `work.stage.signing_secret` cannot be used: it has less than 24 or more than 64 bytes
+            27:7: `work.stage.tls` names no file
+            28:18: `work.stage.signing_secret` refers to an environment variable that is not set (set NOT_THERE, or write the value itself)
+            33:7: `work.stage.tls` cannot be used: certificates go with https:// alone"#]],
     );
 }
 

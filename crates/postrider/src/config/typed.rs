@@ -13,11 +13,10 @@ use std::collections::BTreeMap;
 pub(crate) const TOP_LEVEL_KEYS: [&str; 2] = ["ack", "wal_guard"];
 
 /// Keys that the design has and this version does not, with their tables.
-pub(crate) const LATER_KEYS: [(&str, &str); 6] = [
+pub(crate) const LATER_KEYS: [(&str, &str); 5] = [
     ("work.stage", "async"),
     ("work.stage", "compensate"),
     ("work.stage", "key_retention"),
-    ("work.stage", "secret"),
     ("sink", "brokers"),
     ("sink", "topic"),
 ];
@@ -181,6 +180,12 @@ typed_table! {
         table: String,
         /// The table's own names for the columns; what is left out has the name of its key.
         columns: WorkColumns,
+        /// Request headers of every stage; values as for a stage's.
+        headers: BTreeMap<String, At<Secret>>,
+        /// The certificates of every stage's connections, where its URL is `https` and it has no `tls` itself.
+        tls: Tls,
+        /// Signs the requests of every stage that has no `signing_secret` itself.
+        signing_secret: Secret,
         /// One stage of the workflow each. Mandatory.
         stage: Vec<At<Stage>>,
     }
@@ -251,8 +256,29 @@ typed_table! {
         /// `concurrency` such bodies are in memory at once.
         /// Default: `"16MiB"`.
         request_size: ByteSize,
-        /// Further request headers; a value `"env:NAME"` comes from the environment.
+        /// Further request headers, in addition to those of `[work]` or in the place of the one with the same name. A value may be
+        /// `"env:NAME"` or `"file:PATH"`, also behind one word: `"Bearer file:/run/secrets/token"`.
         headers: BTreeMap<String, At<Secret>>,
+        /// The certificates of its connections. Default: those of `[work.tls]`, where the URL is `https`.
+        tls: Tls,
+        /// Signs each request as [Standard Webhooks](https://www.standardwebhooks.com) has it. `whsec_` and base64 of 24 to 64 bytes;
+        /// `"env:NAME"` or `"file:PATH"` keeps it out of this file. Several with white space between them make several signatures, as
+        /// long as the receivers are told of a new one. Default: that of `[work]`.
+        signing_secret: Secret,
+    }
+}
+
+typed_table! {
+    /// Certificates and a key in PEM. The files are read again when they change; while a new one cannot be used, the old ones are.
+    Tls {
+        /// A file with the authorities that the endpoint's certificate must come from; no others are trusted then.
+        /// Default: those that the machine trusts.
+        ca: String,
+        /// A file with our own certificate, and those that lead from it to an authority; with `key`.
+        /// Default: none.
+        certificate: String,
+        /// A file with its private key, without a password.
+        key: String,
     }
 }
 
@@ -295,7 +321,8 @@ typed_table! {
         /// For `http`: from the start of a request to the last byte of its answer.
         /// Default: `"30s"`.
         timeout: Span,
-        /// For `http`: further request headers; a value `"env:NAME"` comes from the environment.
+        /// For `http`: further request headers. A value may be `"env:NAME"` or `"file:PATH"`, also behind one word, as in
+        /// `"Bearer file:/run/secrets/token"`; the file is read again when it changes.
         headers: BTreeMap<String, At<Secret>>,
     }
 }

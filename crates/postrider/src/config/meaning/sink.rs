@@ -1,6 +1,7 @@
 //! The meaning of the sinks.
 
 use crate::config::meaning::Reader;
+use crate::config::meaning::endpoint::Access;
 use crate::config::place::{At, Place};
 use crate::config::typed;
 use postrider_delivery::Endpoint;
@@ -122,7 +123,9 @@ impl Reader<'_> {
         if let Some(path) = &sink.path {
             self.problems.report(path.place, "`sink.path` goes with kind \"ndjson\"");
         }
-        let endpoint = self.endpoint(sink.url, sink.headers, place, "sink");
+        let headers = sink.headers.map(|headers| headers.value).unwrap_or_default();
+        let access = Access { path: "sink", headers, ..Access::default() };
+        let endpoint = self.endpoint(sink.url, &access, &Access::default(), place);
         let in_flight = self.count(sink.in_flight, "sink.in_flight", 16);
         let timeout = self.span("sink.timeout", sink.timeout, Duration::from_secs(30));
         Some(HttpTarget { endpoint: endpoint?, in_flight, timeout })

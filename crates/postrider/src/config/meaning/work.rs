@@ -1,6 +1,7 @@
 //! The meaning of the work table and its stages.
 
 use crate::config::meaning::Reader;
+use crate::config::meaning::endpoint::Access;
 use crate::config::place::{At, Place};
 use crate::config::table::{Names, suggest};
 use crate::config::typed;
@@ -42,6 +43,12 @@ impl Reader<'_> {
         let At { value: work, place } = work;
         let table = self.table(work.table, place, "work.table");
         let mapping = self.mapping(table, work.columns.map(|columns| columns.value).unwrap_or_default());
+        let access = Access {
+            path: "work",
+            headers: work.headers.map(|headers| headers.value).unwrap_or_default(),
+            tls: work.tls,
+            signing_secret: work.signing_secret,
+        };
         let typed_stages = work.stage.map(|stages| stages.value).unwrap_or_default();
         if typed_stages.is_empty() {
             return self.missing(place, "work.stage");
@@ -53,7 +60,7 @@ impl Reader<'_> {
         for At { value: stage, place } in typed_stages {
             let next = stage.next.iter().flat_map(|next| &next.value.0);
             let next = next.map(|next| (next.value.clone(), next.place)).collect();
-            match self.stage(stage, place) {
+            match self.stage(stage, &access, place) {
                 Some((policy, endpoint)) => {
                     places.push(StagePlaces { name: policy.name.clone(), table: place, next });
                     endpoints.extend(endpoint.map(|endpoint| (policy.name.clone(), endpoint)));
@@ -105,10 +112,21 @@ impl Reader<'_> {
 
     /// `None` where there is no name to know the stage by. A policy with a reported problem is a stand-in that lets the
     /// graph be checked; it is never used.
-    fn stage(&mut self, stage: typed::Stage, place: Place) -> Option<(StagePolicy, Option<Endpoint>)> {
+    fn stage(
+        &mut self,
+        stage: typed::Stage,
+        default: &Access,
+        place: Place,
+    ) -> Option<(StagePolicy, Option<Endpoint>)> {
         let name = self.stage_name(stage.name, place);
         let class = self.class(stage.class, place);
-        let endpoint = self.endpoint(stage.url, stage.headers, place, "work.stage");
+        let access = Access {
+            path: "work.stage",
+            headers: stage.headers.map(|headers| headers.value).unwrap_or_default(),
+            tls: stage.tls,
+            signing_secret: stage.signing_secret,
+        };
+        let endpoint = self.endpoint(stage.url, &access, default, place);
         let timeout = self.span("work.stage.timeout", stage.timeout, Duration::from_secs(30));
         let lease_place = stage.lease.as_ref().map(|lease| lease.place);
         let lease = self.span("work.stage.lease", stage.lease, timeout.saturating_mul(2));
