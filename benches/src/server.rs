@@ -73,12 +73,13 @@ pub(crate) async fn connect(url: &str) -> Result<Client> {
 }
 
 async fn install_tables(client: &Client) -> Result<()> {
-    let dir = workspace::root().join("sql/source");
-    let entries = fs::read_dir(&dir).context(|| "cannot read sql/source")?;
-    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    files.sort();
-    for file in files.iter().filter(|file| file.extension() == Some("sql".as_ref())) {
-        install(client, file).await?;
+    for folder in ["sql/source", "sql/store"] {
+        let entries = fs::read_dir(workspace::root().join(folder)).context(|| format!("cannot read {folder}"))?;
+        let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        files.sort();
+        for file in files.iter().filter(|file| file.extension() == Some("sql".as_ref())) {
+            install(client, file).await?;
+        }
     }
     Ok(())
 }

@@ -13,6 +13,16 @@ pub enum Outcome {
     Lost(Lost),
 }
 
+impl Outcome {
+    /// The HTTP status, where an answer came.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Outcome::Answered(answer) => Some(answer.status),
+            Outcome::NotSent(_) | Outcome::Lost(_) => None,
+        }
+    }
+}
+
 /// The parts of an answer that decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {

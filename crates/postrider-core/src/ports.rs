@@ -421,6 +421,8 @@ pub struct Checkpoint {
     pub stage: StageName,
     /// The fence the claim wrote.
     pub fence: i64,
+    /// The HTTP status that was answered, if one was: for the history alone.
+    pub status: Option<u16>,
     pub transition: Transition,
 }
 

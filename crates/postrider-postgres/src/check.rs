@@ -53,6 +53,8 @@ pub enum Subject {
     Publication,
     Slot,
     WorkTable,
+    /// Postrider's own tables.
+    Store,
     Outbox,
 }
 

@@ -17,6 +17,7 @@ mod replication;
 mod setup;
 mod slot_state;
 mod source;
+mod store;
 mod timeline;
 mod tls;
 mod wire;

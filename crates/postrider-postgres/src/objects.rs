@@ -16,6 +16,8 @@ pub struct SourceObjects {
     /// The server may be a standby (version 16 and later): everything but the slot is made on the primary.
     pub standby: bool,
     pub routing: Routing,
+    /// The attempts at work rows are told in the history.
+    pub history: bool,
 }
 
 /// Whether standbys are to keep a copy of the slot, so that it is there after a promotion (version 17 and later).

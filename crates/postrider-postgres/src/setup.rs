@@ -17,6 +17,7 @@ use crate::options::ConnectOptions;
 use crate::quote::{quote_identifier, quote_literal};
 use crate::replication::slot::create_slot as create_slot_on_standby;
 use crate::source::preflight::refuse_standby;
+use crate::store::{STORE_SCHEMA, StoreTable, store_tables};
 use crate::wire::Wire;
 
 const CREATE_WORK_TABLE: &str = include_str!("../../../sql/source/0001_create_pending_work.sql");
@@ -117,6 +118,7 @@ pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Result<V
     objects.refuse_version(circumstances.major)?;
     let mut steps: Vec<Step> = objects.routing.outbox_tables.iter().filter_map(create_outbox).collect();
     steps.extend(objects.routing.work.as_ref().and_then(create_work_table));
+    steps.extend(store_tables(objects).into_iter().map(create_store_table));
     steps.push(create_publication(objects, circumstances));
     if let Some(role) = role {
         steps.push(create_role(role));
@@ -176,6 +178,14 @@ fn create_work_table(mapping: &WorkMapping) -> Option<Step> {
         purpose: "Creates the work table.".to_owned(),
         sql: in_schema(&mapping.schema, CREATE_WORK_TABLE),
     })
+}
+
+fn create_store_table(table: &StoreTable) -> Step {
+    Step {
+        object: StepObject::Table { name: table.qualified() },
+        purpose: table.purpose.to_owned(),
+        sql: table.create.trim_end().to_owned(),
+    }
 }
 
 fn is_canonical(mapping: &WorkMapping) -> bool {
@@ -252,9 +262,16 @@ fn grant(objects: &SourceObjects, role: &str) -> Step {
         let columns: Vec<String> = written_columns(mapping).into_iter().map(quote_identifier).collect();
         grants.push(format!("GRANT UPDATE ({}) ON {} TO {role};", columns.join(", "), work_name(mapping)));
     }
+    let store = store_tables(objects);
+    if !store.is_empty() {
+        grants.push(format!("GRANT USAGE ON SCHEMA {STORE_SCHEMA} TO {role};"));
+    }
+    grants.extend(store.iter().map(|table| format!("GRANT {} ON {} TO {role};", table.run, table.qualified())));
     Step {
         object: StepObject::Grants,
-        purpose: "Lets the role read what it delivers and write where work rows are, and nothing else.".to_owned(),
+        purpose:
+            "Lets the role read what it delivers, write where work rows are and what became of them, and nothing else."
+                .to_owned(),
         sql: grants.join("\n"),
     }
 }

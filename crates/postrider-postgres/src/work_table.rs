@@ -8,6 +8,7 @@ mod cells;
 mod checkpoint;
 mod claim;
 mod guarded;
+mod history;
 mod layout;
 mod open_rows;
 mod owners;
@@ -28,6 +29,8 @@ use tokio::sync::Mutex;
 use crate::check::access;
 use crate::client::Session;
 use crate::options::ConnectOptions;
+use crate::store::WORK_HISTORY;
+use claim::ClaimStatements;
 use layout::Layout;
 use open_rows::SnapshotPages;
 use owners::OwnerLock;
@@ -55,12 +58,14 @@ pub struct WorkTableSettings {
     /// After the server was started, and after our own lock was lost and taken again, for so long the locks say nothing about the
     /// others. It must be longer than the four seconds that a try to connect and the pause before the next may take.
     pub owner_grace: Duration,
+    /// Each attempt that ends is told in `postrider.work_history`, by the statement that writes its end.
+    pub history: bool,
 }
 
 impl WorkTableSettings {
-    /// The settings for an owner, with a grace of five seconds.
+    /// The settings for an owner, with a grace of five seconds, and with the history.
     pub fn new(owner: OwnerId) -> WorkTableSettings {
-        WorkTableSettings { owner, owner_grace: Duration::from_secs(5) }
+        WorkTableSettings { owner, owner_grace: Duration::from_secs(5), history: true }
     }
 }
 
@@ -73,7 +78,7 @@ impl WorkTableSettings {
 pub struct PgWorkTable {
     options: ConnectOptions,
     layout: Arc<Layout>,
-    claim: Arc<str>,
+    claim: ClaimStatements,
     checkpoint: Arc<str>,
     read: Arc<str>,
     /// Each is used by one claim at a time; the second is connected when it is first needed.
@@ -97,12 +102,13 @@ impl PgWorkTable {
     ) -> Result<PgWorkTable> {
         let reads = Session::new(options.clone(), READING_PREAMBLE);
         let connection = reads.connection().await?;
-        access::require(&connection, mapping).await?;
-        let layout = Layout::load(&connection, mapping).await?;
+        let store: &[_] = if settings.history { &[&WORK_HISTORY] } else { &[] };
+        access::require(&connection, mapping, store).await?;
+        let layout = Layout::load(&connection, mapping, settings.history).await?;
         drop(connection);
         let owner_lock = OwnerLock::take(options.clone(), settings.owner).await?;
         Ok(PgWorkTable {
-            claim: claim::statement(&layout),
+            claim: ClaimStatements::new(&layout),
             checkpoint: checkpoint::statement(&layout),
             read: read::statement(&layout),
             claims: std::array::from_fn(|_| Mutex::new(Session::new(options.clone(), WRITING_PREAMBLE))),

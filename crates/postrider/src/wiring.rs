@@ -64,6 +64,7 @@ pub(crate) fn objects(configuration: &Configuration) -> SourceObjects {
         failover: configuration.source.failover,
         standby: configuration.source.standby,
         routing: routing(configuration),
+        history: configuration.work.as_ref().is_some_and(|work| work.history.is_some()),
     }
 }
 
@@ -75,7 +76,8 @@ pub(crate) async fn work(
     telemetry: &Telemetry,
 ) -> Result<WorkPart> {
     let options = configuration.source.options.clone();
-    let table = PgWorkTable::open(options, &work.mapping, &WorkTableSettings::new(owner)).await?;
+    let settings = WorkTableSettings { history: work.history.is_some(), ..WorkTableSettings::new(owner) };
+    let table = PgWorkTable::open(options, &work.mapping, &settings).await?;
     let caller = HttpStageCaller::new(work.endpoints.clone(), &http(telemetry))?;
     Ok(WorkPart {
         settings: WorkSettings { graph: work.graph.clone(), key_names: work.mapping.key.clone(), owner },

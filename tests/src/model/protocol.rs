@@ -494,6 +494,7 @@ impl World<'_> {
             key: key(row),
             stage: if has(Mistake::CheckpointIgnoresStage) { version.stage.clone() } else { stage(outcome.stage) },
             fence: if has(Mistake::CheckpointIgnoresFence) { version.fence } else { outcome.fence },
+            status: None,
             transition: transition.clone(),
         };
         let judged = WorkVersion {

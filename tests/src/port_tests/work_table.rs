@@ -209,7 +209,7 @@ async fn claimed(fixture: &dyn Fixture, key: &WorkKey, seen_fence: i64) -> Optio
 }
 
 fn checkpoint(key: &WorkKey, fence: i64, transition: Transition) -> Checkpoint {
-    Checkpoint { key: key.clone(), stage: StageName::new(STAGE), fence, transition }
+    Checkpoint { key: key.clone(), stage: StageName::new(STAGE), fence, status: None, transition }
 }
 
 async fn write(fixture: &dyn Fixture, checkpoint: &Checkpoint) -> Vec<CheckpointReply> {

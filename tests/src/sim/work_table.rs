@@ -223,7 +223,7 @@ async fn checkpoint(database: Arc<Database>, owner: OwnerId, checkpoints: Vec<Ch
 }
 
 fn record(sim: &Sim, owner: OwnerId, checkpoint: &Checkpoint, stored: &Stored) {
-    let Checkpoint { key, stage, fence, transition } = checkpoint.clone();
+    let Checkpoint { key, stage, fence, transition, .. } = checkpoint.clone();
     sim.record(Record::CheckpointWritten { key: key.clone(), stage, fence, owner, transition: transition.clone() });
     match transition {
         Transition::Advance { next } => {

@@ -143,7 +143,13 @@ fn checkpoint(row: &WorkVersion, random: &mut fastrand::Rng) -> Checkpoint {
         7 => Transition::Unknown { reason },
         _ => Transition::Release,
     };
-    Checkpoint { key: row.key.clone(), stage: near_stage(row, random), fence: near_fence(row, random), transition }
+    Checkpoint {
+        key: row.key.clone(),
+        stage: near_stage(row, random),
+        fence: near_fence(row, random),
+        status: None,
+        transition,
+    }
 }
 
 fn near_stage(row: &WorkVersion, random: &mut fastrand::Rng) -> StageName {

@@ -80,8 +80,10 @@ pub(super) mod needs_postgres {
             let (client, connection) = tokio_postgres::connect(&cluster.url(), NoTls).await.unwrap();
             tokio::spawn(connection);
             let options = ConnectOptions::parse(&cluster.url(), &BTreeMap::new()).unwrap();
-            let schema = xtask::workspace::root().join("sql/source/0001_create_pending_work.sql");
-            client.batch_execute(&std::fs::read_to_string(schema).unwrap()).await.unwrap();
+            for file in ["sql/source/0001_create_pending_work.sql", "sql/store/0001_create_work_history.sql"] {
+                let statements = std::fs::read_to_string(xtask::workspace::root().join(file)).unwrap();
+                client.batch_execute(&statements).await.unwrap();
+            }
             Server { client, options, _cluster: cluster }
         }
     }
@@ -122,7 +124,7 @@ pub(super) mod needs_postgres {
         let server = Server::start().await;
         let owner = OwnerId(0x0FED_CBA9_8765_4321);
         // The server was started a moment ago, and nobody else is reconnecting.
-        let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO };
+        let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO, history: true };
         let table = PgWorkTable::open(server.options.clone(), &WorkMapping::default(), &settings).await.unwrap();
         Work { server, table, owner }
     }

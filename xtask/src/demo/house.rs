@@ -162,13 +162,14 @@ impl House {
 
     async fn install_tables(&self, sabotage: Option<Sabotage>) -> Result<()> {
         let client = self.connect("demo").await?;
-        let dir = workspace::root().join("sql/source");
-        let mut files: Vec<_> =
-            fs::read_dir(&dir).context(|| "cannot read sql/source")?.flatten().map(|entry| entry.path()).collect();
-        files.sort();
-        for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "sql")) {
-            let sql = fs::read_to_string(file).context(|| format!("cannot read {}", file.display()))?;
-            client.batch_execute(&sql).await.context(|| format!("cannot install {}", file.display()))?;
+        for folder in ["sql/source", "sql/store"] {
+            let entries = fs::read_dir(workspace::root().join(folder)).context(|| format!("cannot read {folder}"))?;
+            let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+            files.sort();
+            for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "sql")) {
+                let sql = fs::read_to_string(file).context(|| format!("cannot read {}", file.display()))?;
+                client.batch_execute(&sql).await.context(|| format!("cannot install {}", file.display()))?;
+            }
         }
         if sabotage == Some(Sabotage::NoFence) {
             client.batch_execute(HOLD_FENCE).await.context(|| "cannot install the sabotage")?;

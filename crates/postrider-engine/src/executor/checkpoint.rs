@@ -24,13 +24,13 @@ impl State {
                 debug_assert!(false, "a row waits for its checkpoint until it is written");
                 continue;
             };
-            let (stage, fence) = (row.stage.clone(), row.rank.fence());
+            let (stage, fence, status) = (row.stage.clone(), row.rank.fence(), row.status);
             let transition = match ending {
                 Ending::Done(Next::Stage(next)) => self.go_on(next, &key),
                 Ending::Done(Next::End) => Transition::Finish,
                 Ending::Other(transition) => transition,
             };
-            checkpoints.push(Checkpoint { key, stage, fence, transition });
+            checkpoints.push(Checkpoint { key, stage, fence, status, transition });
         }
         checkpoints
     }

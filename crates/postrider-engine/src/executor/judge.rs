@@ -17,6 +17,9 @@ impl State {
     pub(crate) fn called(&mut self, ticket: &CallTicket, outcome: &Outcome) {
         self.release_slot(&ticket.stage, ticket.era);
         self.note_evidence(ticket, outcome);
+        if let Some(row) = self.rows.row_mut(&ticket.key) {
+            row.status = outcome.status();
+        }
         let not_sent = self.not_sent.entry(ticket.stage.clone()).or_default();
         *not_sent = if matches!(outcome, Outcome::NotSent(_)) { not_sent.saturating_add(1) } else { 0 };
         if matches!(outcome, Outcome::Answered(answer) if answer.replayed) {

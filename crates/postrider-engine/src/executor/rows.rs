@@ -25,6 +25,8 @@ pub(crate) struct Row {
     pub(crate) era: Era,
     /// The row was deleted while we were busy with it; what comes after is another row with the same key.
     pub(crate) gone: bool,
+    /// The HTTP status that the last call was answered with, if it was.
+    pub(crate) status: Option<u16>,
     /// A newer version that came while we were busy with this one.
     pub(crate) newest: Option<Box<(WorkVersion, u32)>>,
 }
@@ -93,7 +95,18 @@ pub(crate) struct Rows {
 impl Row {
     /// A row of which nothing is known but this.
     pub(crate) fn new(rank: Rank, stage: StageName, xid: u32, phase: Phase) -> Row {
-        Row { rank, stage, xid, phase, misses: 0, unseen: false, era: Era::default(), gone: false, newest: None }
+        Row {
+            rank,
+            stage,
+            xid,
+            phase,
+            misses: 0,
+            unseen: false,
+            era: Era::default(),
+            gone: false,
+            status: None,
+            newest: None,
+        }
     }
 
     /// A statement or a call has this row; what the log says must wait.

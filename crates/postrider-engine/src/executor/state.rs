@@ -150,6 +150,9 @@ impl State {
             // Claims are made only for stages of the graph.
             return;
         };
+        if let Some(row) = self.rows.row_mut(&claim.key) {
+            row.status = None;
+        }
         let call = if self.draining {
             Err(Transition::Release)
         } else {

@@ -7,6 +7,7 @@ use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
 use crate::objects::{SourceObjects, written_columns};
 use crate::quote::{quote_identifier, quote_table};
+use crate::store::{STORE_SCHEMA, StoreTable, store_tables};
 
 /// The functions that we call and whose use may be taken from the public. The first got a parameter more with version 17.
 const FUNCTIONS: [&str; 10] = [
@@ -42,16 +43,33 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
     if let Some(mapping) = &routing.work {
         needed.extend(on_work_table(connection, mapping).await?);
     }
+    for table in store_tables(objects) {
+        match on_store_table(connection, table).await? {
+            Some(lacking) => needed.extend(lacking),
+            None => findings.push(missing(table)),
+        }
+    }
     findings.extend(needed.into_iter().map(|lacking| lacking.report(Severity::Error)));
     Ok(findings)
 }
 
-/// Refuses a role that could not claim, before the first row waits for it. A table that is not there is another's finding.
+fn missing(table: &StoreTable) -> Finding {
+    let sentence = format!("There is no table {}.", table.qualified());
+    Finding::new(Severity::Error, ErrorKind::Table, Subject::Store, sentence, table.missing)
+}
+
+/// Refuses a role that could not claim, before the first row waits for it. A work table that is not there is another's finding.
 ///
 /// # Errors
-/// `Privilege`, with every grant that is missing.
-pub(crate) async fn require(connection: &Connection, mapping: &WorkMapping) -> Result<()> {
+/// `Table` where one of `store` is not there, `Privilege` with every grant that is missing.
+pub(crate) async fn require(connection: &Connection, mapping: &WorkMapping, store: &[&StoreTable]) -> Result<()> {
     let mut lacking = on_work_table(connection, mapping).await?;
+    for table in store {
+        lacking.extend(on_store_table(connection, table).await?.ok_or_else(|| {
+            let Finding { kind, sentence, hint, .. } = missing(table);
+            Error::new(kind, "a table of Postrider's own does not exist").with_detail(sentence).with_hint(hint)
+        })?);
+    }
     lacking.extend(on_functions(connection).await?);
     if lacking.is_empty() {
         return Ok(());
@@ -106,6 +124,33 @@ async fn on_table(connection: &Connection, (schema, table): (&str, &str), column
         cure: format!("GRANT {privilege} ON {name} TO {role};"),
     }));
     Ok(lacking)
+}
+
+/// What we lack on a table of our own; `None` where it is not there.
+async fn on_store_table(connection: &Connection, table: &StoreTable) -> Result<Option<Vec<Lacking>>> {
+    let text = "SELECT has_schema_privilege(n.oid, 'USAGE'), current_user::text, \
+           ARRAY(SELECT p FROM unnest(string_to_array($3, ', ')) AS p WHERE NOT has_table_privilege(c.oid, p)) \
+         FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2";
+    let [schema, name, needed] = [STORE_SCHEMA, table.name, table.run].map(str::to_owned);
+    let rows = connection.query(&text.into(), &vec![Box::new(schema), Box::new(name), Box::new(needed)]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let (name, role) = (table.qualified(), quote_identifier(field(row, 1)?));
+    let mut lacking = Vec::new();
+    if !field::<bool>(row, 0)? {
+        lacking.push(Lacking {
+            sentence: format!("Our role may not use the schema of {name}."),
+            cure: format!("GRANT USAGE ON SCHEMA {STORE_SCHEMA} TO {role};"),
+        });
+    }
+    let refused: Vec<String> = field(row, 2)?;
+    if !refused.is_empty() {
+        let privileges = refused.join(", ");
+        lacking.push(Lacking {
+            sentence: format!("Our role lacks the privilege {privileges} on {name}."),
+            cure: format!("GRANT {privileges} ON {name} TO {role};"),
+        });
+    }
+    Ok(Some(lacking))
 }
 
 async fn on_functions(connection: &Connection) -> Result<Vec<Lacking>> {

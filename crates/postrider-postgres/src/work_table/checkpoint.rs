@@ -13,6 +13,7 @@ use tokio_postgres::Row;
 
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
+use super::history::{self, Told};
 use super::layout::{Layout, assignments, key_parameters, micros};
 use crate::client::{Connection, Parameters};
 
@@ -28,6 +29,9 @@ const ASKED: [(&str, &str); 9] = [
     ("int8", "lease_micros"),
     ("text", "reason"),
 ];
+
+/// Further ones where the history is kept.
+const TOLD: [(&str, &str); 2] = [("text", "outcome"), ("int4", "http_status")];
 
 /// A transition as numbers and texts for the statement.
 struct Written<'a> {
@@ -76,26 +80,34 @@ impl Written<'_> {
     }
 }
 
-/// The statement for a table. Parameters: the key arrays, those of `ASKED`, the owner's text.
+/// The statement for a table. Parameters: the key arrays, those of `ASKED`, those of `TOLD` where the history is kept, the owner's text.
 pub(super) fn statement(layout: &Layout) -> Arc<str> {
-    format!(
+    let held = format!(
         "WITH asked AS ({asked}), held AS (\
-           SELECT t.ctid AS row_id, asked.*, {payload} AS payload_text \
+           SELECT t.ctid AS row_id, asked.*, {payload} AS payload_text{before} \
            FROM asked JOIN {table} AS t ON {keys} WHERE {guard} \
-           ORDER BY {order} FOR NO KEY UPDATE OF t SKIP LOCKED) \
-         UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id \
-         RETURNING asked.ord, {reply}",
-        asked = layout.asked(&ASKED),
+           ORDER BY {order} FOR NO KEY UPDATE OF t SKIP LOCKED)",
+        asked = layout.asked(&asked(layout)),
         // Only a chained claim needs the payload; for the rest it is not even read.
         payload = format_args!("CASE WHEN asked.lease_micros IS NOT NULL THEN {} END", layout.payload_text()),
+        before = if layout.history { history::before(layout) } else { String::new() },
         table = layout.table,
         keys = layout.key_matches(),
         guard = guard(layout),
         order = layout.key_list(),
+    );
+    let update = format!(
+        "UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id",
+        table = layout.table,
         change = change(layout),
-        reply = layout.claim_columns(),
-    )
-    .into()
+    );
+    let mut reply = vec!["asked.ord".to_owned()];
+    reply.extend(layout.claim_columns());
+    if !layout.history {
+        return format!("{held} {update} RETURNING {}", reply.join(", ")).into();
+    }
+    let told = Told { outcome: "asked.outcome", reason: "asked.reason", http_status: "asked.http_status" };
+    (held + &history::finish(layout, &update, &reply, &told, "true")).into()
 }
 
 /// Writes what the guard allows, and answers for what it wrote. A chained claim that cannot be read is missing from the answers.
@@ -106,7 +118,7 @@ pub(super) async fn checkpoint(
     owner: OwnerId,
     checkpoints: &[Checkpoint],
 ) -> Result<Vec<CheckpointReply>> {
-    let parameters = parameters(layout.key.len(), owner, checkpoints)?;
+    let parameters = parameters(layout, owner, checkpoints)?;
     let rows = guarded::run(connection, statement, checkpoints, &parameters).await?;
     let mut left_out = LeftOut::default();
     let replies =
@@ -115,10 +127,15 @@ pub(super) async fn checkpoint(
     Ok(replies)
 }
 
-fn parameters(width: usize, owner: OwnerId, checkpoints: &[Checkpoint]) -> Result<Parameters> {
+fn asked(layout: &Layout) -> Vec<(&'static str, &'static str)> {
+    let told = if layout.history { &TOLD[..] } else { &[] };
+    [&ASKED[..], told].concat()
+}
+
+fn parameters(layout: &Layout, owner: OwnerId, checkpoints: &[Checkpoint]) -> Result<Parameters> {
     let written: Vec<Written<'_>> = checkpoints.iter().map(|checkpoint| Written::of(&checkpoint.transition)).collect();
     let text = |text: &str| text.to_owned();
-    let mut parameters = key_parameters(width, checkpoints.iter().map(|checkpoint| &checkpoint.key))?;
+    let mut parameters = key_parameters(layout.key.len(), checkpoints.iter().map(|checkpoint| &checkpoint.key))?;
     parameters.push(Box::new(checkpoints.iter().map(|checkpoint| text(checkpoint.stage.as_str())).collect::<Vec<_>>()));
     parameters.push(Box::new(checkpoints.iter().map(|checkpoint| checkpoint.fence).collect::<Vec<_>>()));
     parameters.push(Box::new(written.iter().map(|row| row.next.map(|next| text(next.as_str()))).collect::<Vec<_>>()));
@@ -128,8 +145,26 @@ fn parameters(width: usize, owner: OwnerId, checkpoints: &[Checkpoint]) -> Resul
     parameters.push(Box::new(written.iter().map(|row| row.after.map(micros)).collect::<Vec<_>>()));
     parameters.push(Box::new(written.iter().map(|row| row.lease.map(micros)).collect::<Vec<_>>()));
     parameters.push(Box::new(written.iter().map(|row| row.reason.map(text)).collect::<Vec<_>>()));
+    if layout.history {
+        parameters
+            .push(Box::new(checkpoints.iter().map(|checkpoint| outcome(&checkpoint.transition)).collect::<Vec<_>>()));
+        parameters
+            .push(Box::new(checkpoints.iter().map(|checkpoint| checkpoint.status.map(i32::from)).collect::<Vec<_>>()));
+    }
     parameters.push(Box::new(owner.to_string()));
     Ok(parameters)
+}
+
+/// The word of the history for the end of an attempt.
+fn outcome(transition: &Transition) -> &'static str {
+    match transition {
+        Transition::Advance { .. } | Transition::Chain { .. } | Transition::Finish => "done",
+        Transition::Retry { .. } => "retry",
+        Transition::Defer { .. } => "deferred",
+        Transition::Park { .. } => "parked",
+        Transition::Unknown { .. } => "unknown",
+        Transition::Release => "released",
+    }
 }
 
 fn guard(layout: &Layout) -> String {
@@ -140,7 +175,7 @@ fn guard(layout: &Layout) -> String {
         fence = layout.fence.name,
         owner = layout.lease_owner.name,
         state = layout.stage_state.name,
-        number = layout.key.len() + ASKED.len() + 1,
+        number = layout.key.len() + asked(layout).len() + 1,
     )
 }
 

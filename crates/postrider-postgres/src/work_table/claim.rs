@@ -12,6 +12,7 @@ use tokio_postgres::Row;
 
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
+use super::history::{self, Told};
 use super::layout::{Layout, assignments, key_parameters, micros};
 use crate::client::{Connection, Parameters};
 
@@ -19,37 +20,66 @@ use crate::client::{Connection, Parameters};
 const ASKED: [(&str, &str); 5] =
     [("text", "stage"), ("int8", "fence"), ("int8", "attempt_limit"), ("int8", "lease_micros"), ("bool", "take_over")];
 
-/// The statement for a table. Parameters: the key arrays, those of `ASKED`, the owner's text, the texts of dead owners.
-pub(super) fn statement(layout: &Layout) -> Arc<str> {
-    format!(
+/// The statements for a table.
+#[derive(Debug)]
+pub(super) struct ClaimStatements {
+    claim: Arc<str>,
+    /// Where the history is kept, a claim that may take over tells it of the attempt that was lost.
+    take_over: Arc<str>,
+}
+
+impl ClaimStatements {
+    pub(super) fn new(layout: &Layout) -> ClaimStatements {
+        let claim = statement(layout, false);
+        let take_over = if layout.history { statement(layout, true) } else { Arc::clone(&claim) };
+        ClaimStatements { claim, take_over }
+    }
+
+    fn for_requests(&self, requests: &[ClaimRequest]) -> &Arc<str> {
+        if requests.iter().any(|request| request.take_over) { &self.take_over } else { &self.claim }
+    }
+}
+
+/// Parameters: the key arrays, those of `ASKED`, the owner's text, the texts of dead owners.
+fn statement(layout: &Layout, tells: bool) -> Arc<str> {
+    let held = format!(
         "WITH asked AS ({asked}), held AS (\
-           SELECT t.ctid AS row_id, asked.*, t.{hash} AS known_hash, {payload} AS payload_text \
+           SELECT t.ctid AS row_id, asked.*, t.{hash} AS known_hash, {payload} AS payload_text{before} \
            FROM asked JOIN {table} AS t ON {keys} WHERE {guard} \
-           ORDER BY {order} FOR NO KEY UPDATE OF t SKIP LOCKED) \
-         UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id RETURNING {reply}",
+           ORDER BY {order} FOR NO KEY UPDATE OF t SKIP LOCKED)",
         asked = layout.asked(&ASKED),
         hash = layout.request_hash.name,
         payload = layout.payload_text(),
+        before = if tells { history::before(layout) } else { String::new() },
         table = layout.table,
         keys = layout.key_matches(),
         guard = guard(layout),
         order = layout.key_list(),
+    );
+    let update = format!(
+        "UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id",
+        table = layout.table,
         change = change(layout),
-        reply = reply(layout),
-    )
-    .into()
+    );
+    let reply = reply(layout);
+    if !tells {
+        return format!("{held} {update} RETURNING {}", reply.join(", ")).into();
+    }
+    let lost = lost(layout);
+    let told = Told { outcome: "'taken_over'", reason: &lost, http_status: "NULL::int4" };
+    (held + &history::finish(layout, &update, &reply, &told, "state_before = 'RUNNING'")).into()
 }
 
 /// Claims what the guard allows, and answers for what it claimed. A claimed row that cannot be read is missing from the answers.
 pub(super) async fn claim(
     connection: &Connection,
-    statement: &Arc<str>,
+    statements: &ClaimStatements,
     layout: &Layout,
     owner: OwnerId,
     (requests, dead): (&[ClaimRequest], &[OwnerId]),
 ) -> Result<Vec<ClaimReply>> {
     let parameters = parameters(layout.key.len(), owner, requests, dead)?;
-    let rows = guarded::run(connection, statement, requests, &parameters).await?;
+    let rows = guarded::run(connection, statements.for_requests(requests), requests, &parameters).await?;
     let mut left_out = LeftOut::default();
     let replies = rows.iter().filter_map(|(request, row)| left_out.sort(read_reply(layout, request, row))).collect();
     left_out.report();
@@ -96,6 +126,16 @@ fn guard(layout: &Layout) -> String {
     )
 }
 
+/// Why an attempt was taken over.
+fn lost(layout: &Layout) -> String {
+    format!(
+        "CASE WHEN t.{state}::text = 'UNKNOWN' THEN 'AT_LIMIT' \
+         WHEN asked.owner_before = ANY ({dead}) THEN 'OWNER_GONE' ELSE 'LEASE_ENDED' END",
+        state = layout.stage_state.name,
+        dead = dead_owners(layout),
+    )
+}
+
 /// The attempts are below the limit in every row that passes the guard, but for one that is taken over.
 fn change(layout: &Layout) -> String {
     let Layout { attempt_count, stage_state, request_hash, last_error, .. } = layout;
@@ -117,13 +157,11 @@ fn change(layout: &Layout) -> String {
 }
 
 /// What a claim is made of, after `ord`; `known_hash` is the hash that was stored before this claim.
-fn reply(layout: &Layout) -> String {
-    format!(
-        "asked.ord, t.{state}::text, {claim}, \
-         coalesce(asked.known_hash <> sha256(convert_to(asked.payload_text, 'UTF8')), false)",
-        state = layout.stage_state.name,
-        claim = layout.claim_columns(),
-    )
+fn reply(layout: &Layout) -> Vec<String> {
+    let mut columns = vec!["asked.ord".to_owned(), format!("t.{}::text", layout.stage_state.name)];
+    columns.extend(layout.claim_columns());
+    columns.push("coalesce(asked.known_hash <> sha256(convert_to(asked.payload_text, 'UTF8')), false)".to_owned());
+    columns
 }
 
 fn read_reply<'a>(layout: &'a Layout, request: &ClaimRequest, row: &Row) -> Result<ClaimReply, Unreadable<'a>> {

@@ -36,6 +36,8 @@ pub(super) struct Layout {
     pub(super) definition: Column,
     pub(super) last_error: Column,
     pub(super) updated_at: Column,
+    /// Transitions tell the history of the attempts that they end.
+    pub(super) history: bool,
 }
 
 /// One column: its quoted name, and its type as `format_type` prints it.
@@ -48,7 +50,7 @@ pub(super) struct Column {
 impl Layout {
     /// Reads the types of the mapped columns. A table or a column that is not there is an error that names it, as is a table whose
     /// rows are spread over several: the statements find a row again by its `ctid`, which tells rows of one table apart and no more.
-    pub(super) async fn load(connection: &Connection, mapping: &WorkMapping) -> Result<Layout> {
+    pub(super) async fn load(connection: &Connection, mapping: &WorkMapping, history: bool) -> Result<Layout> {
         let table = quote_table(&mapping.schema, &mapping.table);
         let text: Arc<str> = "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), \
                c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_inherits AS h WHERE h.inhparent = c.oid) \
@@ -86,6 +88,7 @@ impl Layout {
             definition: column("definition")?,
             last_error: column("last_error")?,
             updated_at: column("updated_at")?,
+            history,
             table,
         })
     }
@@ -114,17 +117,22 @@ impl Layout {
         self.key.iter().map(|column| format!("t.{}", column.name)).collect::<Vec<_>>().join(", ")
     }
 
+    /// The texts of the key columns of `t`.
+    pub(super) fn key_texts(&self) -> String {
+        self.key.iter().map(|column| format!("t.{}::text", column.name)).collect::<Vec<_>>().join(", ")
+    }
+
     /// The payload as it is sent.
     pub(super) fn payload_text(&self) -> String {
         format!("coalesce(t.{}::text, 'null')", self.payload.name)
     }
 
     /// What a claim is made of: fence, attempts, deferrals, epoch, definition, and the payload as the locking part read it.
-    pub(super) fn claim_columns(&self) -> String {
-        format!(
-            "t.{}::int8, t.{}::int8, t.{}::int8, t.{}::int8, t.{}::text, asked.payload_text",
-            self.fence.name, self.attempt_count.name, self.deferral_count.name, self.epoch.name, self.definition.name
-        )
+    pub(super) fn claim_columns(&self) -> Vec<String> {
+        let numbers = [&self.fence, &self.attempt_count, &self.deferral_count, &self.epoch];
+        let mut columns: Vec<String> = numbers.into_iter().map(|column| format!("t.{}::int8", column.name)).collect();
+        columns.extend([format!("t.{}::text", self.definition.name), "asked.payload_text".to_owned()]);
+        columns
     }
 
     /// The columns of a row version in the order that `read_version` takes them.

@@ -68,6 +68,11 @@ impl Database {
 
     pub(crate) async fn install_work_table(&self) {
         self.run(include_str!("../../../../sql/source/0001_create_pending_work.sql")).await;
+        self.install_store().await;
+    }
+
+    pub(crate) async fn install_store(&self) {
+        self.run(include_str!("../../../../sql/store/0001_create_work_history.sql")).await;
     }
 
     pub(crate) async fn run(&self, statements: &str) {
@@ -138,6 +143,7 @@ pub(crate) fn canonical_objects(name: &str) -> SourceObjects {
         failover: Failover::default(),
         standby: false,
         routing,
+        history: true,
     }
 }
 

@@ -4,6 +4,7 @@
 mod check;
 mod database;
 mod heartbeat;
+mod history;
 mod left_out;
 mod mapped;
 mod owners;

@@ -12,6 +12,7 @@ use crate::work_table::{MINUTE, ONE, ask, claimed, outcome};
 #[tokio::test]
 async fn a_table_of_other_names_and_types_is_mapped() {
     let database = Database::create().await;
+    database.install_store().await;
     database
         .run(r#"CREATE SCHEMA "Own"; CREATE TYPE "Own".step AS ENUM ('PRICING', 'APPROVAL');
             CREATE TABLE "Own"."Work" (tenant bigint, id uuid, step "Own".step NOT NULL, state varchar(20) NOT NULL DEFAULT 'PENDING',
@@ -39,6 +40,9 @@ async fn a_table_of_other_names_and_types_is_mapped() {
     let outcomes: Vec<_> = claims.iter().map(|claim| outcome(claim, chain.clone())).collect();
     assert_eq!(table.checkpoint(ONE, &outcomes).await.unwrap().len(), 2);
     assert_eq!(table.read(&[key(9)]).await.unwrap().rows[0].stage.as_str(), "APPROVAL");
+    let told = "SELECT string_agg(format('%s %s', work_table, array_to_string(key, '/')), ' ' ORDER BY key) FROM postrider.work_history";
+    let id = "00000000-0000-0000-0000-00000000000a";
+    assert_eq!(database.text(told).await, format!("\"Own\".\"Work\" 11/{id} \"Own\".\"Work\" 9/{id}"));
     // A bigint key is ordered as a number, not as a text.
     let page = table.open_rows().await.unwrap().next_page().await.unwrap();
     assert_eq!(page.into_iter().map(|row| row.key).collect::<Vec<_>>(), [key(9), key(10), key(11)]);

@@ -31,6 +31,8 @@ fn the_plan_prints_the_publication_before_the_slot() {
         GRANT SELECT ON "public"."outbox_event" TO "quoting_role";
         GRANT SELECT ON "public"."pending_work" TO "quoting_role";
         GRANT UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "last_error", "updated_at", "closed_at") ON "public"."pending_work" TO "quoting_role";
+        GRANT USAGE ON SCHEMA postrider TO "quoting_role";
+        GRANT SELECT, INSERT, DELETE ON postrider.work_history TO "quoting_role";
         SELECT pg_create_logical_replication_slot('quoting', 'pgoutput');"#]]
     .assert_eq(&statements.join("\n"));
 }
@@ -58,10 +60,10 @@ async fn a_second_setup_keeps_what_the_first_made() {
     let database = Database::create().await;
     let name = database.name().to_owned();
     let first = apply(&database.options(), &settings(&name)).await.unwrap();
-    let done = [StepOutcome::Done; 6];
+    let done = [StepOutcome::Done; 7];
     assert_eq!(first.steps.iter().map(|(_, outcome)| *outcome).collect::<Vec<_>>(), done);
     let second = apply(&database.options(), &settings(&name)).await.unwrap();
-    let kept = [StepOutcome::Kept; 4];
+    let kept = [StepOutcome::Kept; 5];
     let outcomes: Vec<_> = second.steps.iter().map(|(_, outcome)| *outcome).collect();
     assert_eq!(outcomes, [&kept[..], &[StepOutcome::Done, StepOutcome::Kept]].concat());
     database.run(&format!("ALTER PUBLICATION {name} DROP TABLE outbox_event")).await;
@@ -86,7 +88,7 @@ async fn the_role_can_do_its_work_and_nothing_else() {
     let errors: Vec<_> = check(&options, &canonical_objects(&name)).await.unwrap();
     assert!(errors.iter().all(|finding| finding.kind != ErrorKind::Privilege), "{errors:?}");
     let owner = OwnerId(1);
-    let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO };
+    let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO, history: true };
     let table = PgWorkTable::open(options.clone(), &canonical_mapping(), &settings).await.unwrap();
     let request = ClaimRequest {
         key: WorkKey::new(["g", "q"]),
@@ -104,6 +106,7 @@ async fn the_role_can_do_its_work_and_nothing_else() {
         key: claim.key.clone(),
         stage: claim.stage.clone(),
         fence: claim.fence,
+        status: None,
         transition: Transition::Finish,
     };
     assert_eq!(table.checkpoint(owner, &[finish]).await.unwrap().len(), 1);
@@ -118,6 +121,8 @@ async fn the_role_can_do_its_work_and_nothing_else() {
         "DELETE FROM public.pending_work",
         "UPDATE public.outbox_event SET published_at = now()",
         "DELETE FROM public.outbox_event",
+        "UPDATE postrider.work_history SET reason = NULL",
+        "TRUNCATE postrider.work_history",
     ] {
         let error = client.batch_execute(refused).await.unwrap_err();
         assert_eq!(error.code().map(tokio_postgres::error::SqlState::code), Some("42501"), "{refused}");

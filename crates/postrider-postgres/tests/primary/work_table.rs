@@ -27,7 +27,7 @@ fn take_over(key: WorkKey, seen_fence: i64) -> ClaimRequest {
 }
 
 pub(crate) fn outcome(claim: &Claim, transition: Transition) -> Checkpoint {
-    Checkpoint { key: claim.key.clone(), stage: claim.stage.clone(), fence: claim.fence, transition }
+    Checkpoint { key: claim.key.clone(), stage: claim.stage.clone(), fence: claim.fence, status: Some(200), transition }
 }
 
 fn retry() -> Transition {
@@ -65,7 +65,7 @@ pub(crate) async fn read_one(table: &PgWorkTable, number: usize) -> WorkVersion 
 
 pub(crate) async fn open(database: &Database, owner: OwnerId) -> PgWorkTable {
     // The test's server was started a moment ago, and nobody else is reconnecting.
-    let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO };
+    let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO, history: true };
     PgWorkTable::open(database.options(), &canonical_mapping(), &settings).await.unwrap()
 }
 
@@ -469,8 +469,13 @@ async fn what_became_of_a_lost_reply_is_read() {
     let _ = claim_one(&table, ONE, ask(key(0), 0)).await;
     let version = read_one(&table, 0).await;
     assert_eq!((version.lease_owner, version.fence), (Some(ONE), 1));
-    let adopted =
-        Checkpoint { key: key(0), stage: StageName::new("PRICING"), fence: 1, transition: Transition::Finish };
+    let adopted = Checkpoint {
+        key: key(0),
+        stage: StageName::new("PRICING"),
+        fence: 1,
+        status: None,
+        transition: Transition::Finish,
+    };
     assert_eq!(table.checkpoint(ONE, &[adopted]).await.unwrap(), [CheckpointReply::Written { key: key(0) }]);
     assert!(read_one(&table, 0).await.closed);
 }

@@ -225,6 +225,7 @@ fn subject(subject: Subject) -> &'static str {
         Subject::Publication => "publication",
         Subject::Slot => "slot",
         Subject::WorkTable => "work table",
+        Subject::Store => "store",
         Subject::Outbox => "outbox",
     }
 }

@@ -90,7 +90,8 @@ pub(crate) fn understand(
     let journal = reader.journal(file.journal);
     let ack = reader.ack(file.ack);
     let work_place = file.work.as_ref().map_or(Place::FILE, |work| work.place);
-    let work = file.work.map(|work| reader.work(work));
+    let replay_window = journal.as_ref().and_then(|journal| journal.retention_age);
+    let work = file.work.map(|work| reader.work(work, replay_window));
     if let Some(place) = work.as_ref().and(standby) {
         reader.problems.report_with_hint(
             place,

@@ -108,6 +108,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         timeout = "30s"
         [work]
         table = "w"
+        history = { enabled = true, retention = "30d" }
         columns = { key = ["group_id", "quote_id"], stage = "stage", stage_state = "stage_state",
             attempt_count = "attempt_count", deferral_count = "deferral_count", fence = "fence", epoch = "epoch",
             next_attempt_at = "next_attempt_at", lease_until = "lease_until", lease_owner = "lease_owner",
@@ -245,6 +246,29 @@ fn a_standby_is_read_without_stages_and_without_a_slot_that_other_standbys_keep(
             + "[work]\ntable = \"w\"\nstage = [{ name = \"A\", url = \"http://h/\", class = \"keyed\" }]\n"),
         expect![
             "4:11: `source.standby` does not go with [work]: claims are written, and a standby takes no writes (give the stages a process of their own, with the primary's address, a slot and a journal of its own)"
+        ],
+    );
+}
+
+#[test]
+fn the_history_is_kept_for_as_long_as_the_journal_can_be_replayed() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let with = |age: &str, history: &str| {
+        format!(
+            "{SMALLEST}[journal.retention]\n{age}[work]\ntable = \"w\"\n\
+             stage = [{{ name = \"A\", url = \"http://h/\", class = \"keyed\" }}]\n{history}"
+        )
+    };
+    let kept = |age, history| read(&with(age, history)).unwrap().work.unwrap().history;
+    assert_eq!(kept("", ""), Some(30 * DAY));
+    assert_eq!(kept("age = \"40d\"\n", ""), Some(40 * DAY));
+    assert_eq!(kept("age = \"40d\"\n", "history = { retention = \"40d\" }"), Some(40 * DAY));
+    assert_eq!(kept("", "history = { retention = \"1h\" }"), Some(DAY / 24));
+    assert_eq!(kept("", "history = { enabled = false }"), None);
+    check(
+        &with("age = \"40d\"\n", "history = { retention = \"39d\" }"),
+        expect![
+            "17:25: `work.history.retention` is shorter than `journal.retention.age` (what can be replayed could no longer be looked up: keep the history at least as long as the journal)"
         ],
     );
 }

@@ -186,8 +186,23 @@ typed_table! {
         tls: Tls,
         /// Signs the requests of every stage that has no `signing_secret` itself.
         signing_secret: Secret,
+        /// What became of each attempt, kept in the table `postrider.work_history` beside the work table.
+        history: History,
         /// One stage of the workflow each. Mandatory.
         stage: Vec<At<Stage>>,
+    }
+}
+
+typed_table! {
+    /// What became of each attempt, kept in the table `postrider.work_history` beside the work table.
+    History {
+        /// Whether it is kept: one row for each attempt that ends, written by the statement that ends it.
+        /// Default: `true`.
+        enabled: bool,
+        /// A workflow's history goes once it has ended longer ago than this; while it is open nothing of it goes. At least
+        /// `journal.retention.age`: what can be replayed can be looked up.
+        /// Default: `"30d"`, or `journal.retention.age` where that is longer.
+        retention: Span,
     }
 }
 

@@ -15,9 +15,14 @@ use std::time::Duration;
 /// The largest request body where nothing is typed.
 const REQUEST_BYTES: u64 = 16 << 20;
 
+/// So long the history of a workflow that has ended is kept, where nothing else is typed.
+const HISTORY_RETENTION: Duration = Duration::from_secs(30 * 86_400);
+
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) mapping: WorkMapping,
+    /// How long the history of a workflow that has ended is kept; `None`: there is none.
+    pub(crate) history: Option<Duration>,
     pub(crate) graph: StageGraph,
     /// One for each stage of the graph.
     pub(crate) endpoints: BTreeMap<StageName, Endpoint>,
@@ -39,7 +44,8 @@ impl StagePlaces {
 }
 
 impl Reader<'_> {
-    pub(super) fn work(&mut self, work: At<typed::Work>) -> Option<Work> {
+    /// `replay_window`: how far back the journal can be replayed, where its age bounds that.
+    pub(super) fn work(&mut self, work: At<typed::Work>, replay_window: Option<Duration>) -> Option<Work> {
         let At { value: work, place } = work;
         let table = self.table(work.table, place, "work.table");
         let mapping = self.mapping(table, work.columns.map(|columns| columns.value).unwrap_or_default());
@@ -49,6 +55,7 @@ impl Reader<'_> {
             tls: work.tls,
             signing_secret: work.signing_secret,
         };
+        let history = self.history(work.history.map(|history| history.value).unwrap_or_default(), replay_window);
         let typed_stages = work.stage.map(|stages| stages.value).unwrap_or_default();
         if typed_stages.is_empty() {
             return self.missing(place, "work.stage");
@@ -71,7 +78,22 @@ impl Reader<'_> {
         }
         // Where a stage has no name, a `next` that names no stage may mean that one.
         let graph = if incomplete { None } else { self.graph(policies, &places) };
-        Some(Work { mapping: mapping?, graph: graph?, endpoints })
+        Some(Work { mapping: mapping?, history, graph: graph?, endpoints })
+    }
+
+    fn history(&mut self, typed: typed::History, replay_window: Option<Duration>) -> Option<Duration> {
+        const PATH: &str = "work.history.retention";
+        let window = replay_window.unwrap_or_default();
+        let place = typed.retention.as_ref().map_or(Place::FILE, |retention| retention.place);
+        let retention = self.span(PATH, typed.retention, HISTORY_RETENTION.max(window));
+        if retention < window {
+            self.problems.report_with_hint(
+                place,
+                format!("`{PATH}` is shorter than `journal.retention.age`"),
+                "what can be replayed could no longer be looked up: keep the history at least as long as the journal",
+            );
+        }
+        typed.enabled.is_none_or(|enabled| enabled.value).then_some(retention)
     }
 
     fn mapping(&mut self, table: Option<(String, String)>, typed: typed::WorkColumns) -> Option<WorkMapping> {

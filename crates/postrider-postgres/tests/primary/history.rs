@@ -1,0 +1,161 @@
+//! What the history has of each attempt that ended, on a real server.
+
+use std::time::Duration;
+
+use expect_test::expect;
+use postrider_core::error::ErrorKind;
+use postrider_core::ports::{Checkpoint, CheckpointReply, ClaimRequest, Transition, WorkTable};
+use postrider_core::work::StageName;
+use postrider_postgres::{PgWorkTable, WorkTableSettings};
+
+use crate::database::{Database, canonical_mapping, parse};
+use crate::work_table::{MINUTE, ONE, TWO, ask, claim_one, claimed, key, open, outcome, with_rows};
+
+const TOLD: &str = "SELECT string_agg(format('%s %s e%s %s/%s f%s %s: %s%s%s -> %s %s%s', array_to_string(key, '/'), stage, epoch, attempt,
+       deferrals, fence, ltrim(owner, '0'), outcome, ' ' || http_status, ' ' || reason, next_stage, next_state,
+       CASE WHEN started_at IS NULL OR started_at > ended_at OR work_table <> 'pending_work'::regclass OR definition <> 'quote@1'
+            THEN ' WRONG' END), E'\\n' ORDER BY key[2], fence) FROM postrider.work_history";
+
+async fn count(database: &Database) -> String {
+    database.text("SELECT count(*)::text FROM postrider.work_history").await
+}
+
+#[tokio::test]
+async fn every_end_of_an_attempt_is_told_by_the_statement_that_writes_it() {
+    let database = with_rows(9).await;
+    let table = open(&database, ONE).await;
+    database.run("UPDATE pending_work SET deferral_count = 3, epoch = 2, attempt_count = 1").await;
+    let requests: Vec<_> = (0..9).map(|number| ask(key(number), 0)).collect();
+    let mut claims = claimed(table.claim(ONE, &requests, &[]).await.unwrap());
+    claims.sort_by(|a, b| a.key.parts().nth(1).cmp(&b.key.parts().nth(1)));
+    assert_eq!(count(&database).await, "0", "a claim ends nothing");
+    let next = StageName::new("APPROVAL");
+    let (after, reason) = (MINUTE, "WHY".to_owned());
+    let transitions = [
+        (Some(200), Transition::Advance { next: next.clone() }),
+        (Some(201), Transition::Chain { next, lease: MINUTE }),
+        (Some(204), Transition::Finish),
+        (Some(500), Transition::Retry { after, reason: reason.clone() }),
+        (Some(429), Transition::Defer { after, reason: reason.clone(), counted: true }),
+        (None, Transition::Defer { after, reason: reason.clone(), counted: false }),
+        (Some(422), Transition::Park { reason: reason.clone() }),
+        (None, Transition::Unknown { reason }),
+        (None, Transition::Release),
+    ];
+    let outcomes: Vec<_> = claims
+        .iter()
+        .zip(transitions)
+        .map(|(claim, (status, transition))| Checkpoint { status, ..outcome(claim, transition) })
+        .collect();
+    let replies = table.checkpoint(ONE, &outcomes).await.unwrap();
+    assert_eq!(replies.len(), 9);
+    expect![[r"
+        g0/q00000 PRICING e2 2/3 f1 1: done 200 -> APPROVAL PENDING
+        g1/q00001 PRICING e2 2/3 f1 1: done 201 -> APPROVAL RUNNING
+        g2/q00002 PRICING e2 2/3 f1 1: done 204 -> PRICING DONE
+        g3/q00003 PRICING e2 2/3 f1 1: retry 500 WHY -> PRICING RETRY
+        g4/q00004 PRICING e2 2/3 f1 1: deferred 429 WHY -> PRICING RETRY
+        g5/q00005 PRICING e2 2/3 f1 1: deferred WHY -> PRICING RETRY
+        g6/q00006 PRICING e2 2/3 f1 1: parked 422 WHY -> PRICING NON_RESUMABLE
+        g0/q00007 PRICING e2 2/3 f1 1: unknown WHY -> PRICING UNKNOWN
+        g1/q00008 PRICING e2 2/3 f1 1: released -> PRICING PENDING"]]
+    .assert_eq(&database.text(TOLD).await);
+    // The chained claim has a beginning of its own, and its end is told as any other's.
+    let Some(CheckpointReply::Chained(chained)) =
+        replies.into_iter().find(|reply| matches!(reply, CheckpointReply::Chained(_)))
+    else {
+        panic!("a chained claim")
+    };
+    table.checkpoint(ONE, &[outcome(&chained, Transition::Finish)]).await.unwrap();
+    let follows = "SELECT (a.ended_at = b.started_at AND b.stage = 'APPROVAL' AND b.attempt = 1 AND b.deferrals = 0)::text
+         FROM postrider.work_history AS a JOIN postrider.work_history AS b ON b.key = a.key AND b.fence = a.fence + 1 WHERE a.key[2] = 'q00001'";
+    assert_eq!(database.text(follows).await, "true");
+}
+
+#[tokio::test]
+async fn what_a_guard_refuses_is_not_told() {
+    let database = with_rows(2).await;
+    let table = open(&database, ONE).await;
+    let claims = claimed(table.claim(ONE, &[ask(key(0), 0), ask(key(1), 0)], &[]).await.unwrap());
+    database.run("UPDATE pending_work SET fence = fence + 1 WHERE quote_id = 'q00001'").await;
+    let outcomes: Vec<_> = claims.iter().map(|claim| outcome(claim, Transition::Finish)).collect();
+    assert_eq!(table.checkpoint(ONE, &outcomes).await.unwrap().len(), 1);
+    assert_eq!(table.checkpoint(ONE, &outcomes).await.unwrap(), []);
+    assert_eq!(database.text(TOLD).await, "g0/q00000 PRICING e0 1/0 f1 1: done 200 -> PRICING DONE");
+}
+
+#[tokio::test]
+async fn e13_an_attempt_that_is_lost_is_told_when_it_is_taken_over_and_at_the_limit_its_row_is_unknown() {
+    let database = with_rows(4).await;
+    let (one, two) = (open(&database, ONE).await, open(&database, TWO).await);
+    let limited = |number, fence| ClaimRequest { attempt_limit: 1, take_over: true, ..ask(key(number), fence) };
+    for number in 0..3 {
+        claim_one(&one, ONE, ask(key(number), 0)).await.unwrap();
+    }
+    database.run("UPDATE pending_work SET lease_until = now() - interval '1 s' WHERE quote_id = 'q00000'").await;
+    let more = ClaimRequest { attempt_limit: 2, ..limited(0, 1) };
+    assert_eq!(two.claim(TWO, &[more, limited(1, 1)], &[]).await.unwrap().len(), 1);
+    // The last one is free: a claim among take-overs that ends nothing.
+    let replies = two.claim(TWO, &[limited(1, 1), limited(2, 1), limited(3, 0)], &[ONE]).await.unwrap();
+    assert_eq!(replies.len(), 3, "{replies:?}");
+    expect![[r"
+        g0/q00000 PRICING e0 1/0 f1 1: taken_over LEASE_ENDED -> PRICING RUNNING
+        g1/q00001 PRICING e0 1/0 f1 1: taken_over AT_LIMIT -> PRICING UNKNOWN
+        g2/q00002 PRICING e0 1/0 f1 1: taken_over AT_LIMIT -> PRICING UNKNOWN"]]
+    .assert_eq(&database.text(TOLD).await);
+    let gone = ClaimRequest { attempt_limit: 9, ..limited(0, 2) };
+    assert_eq!(one.claim(ONE, &[gone], &[TWO]).await.unwrap().len(), 1);
+    let last =
+        "SELECT concat_ws(' ', fence, attempt, ltrim(owner, 'f0'), reason) FROM postrider.work_history WHERE fence = 2";
+    assert_eq!(database.text(last).await, "2 2 2 OWNER_GONE");
+}
+
+#[tokio::test]
+async fn with_the_history_off_nothing_is_told_and_no_table_is_needed() {
+    let database = with_rows(1).await;
+    database.run("DROP SCHEMA postrider CASCADE").await;
+    let settings = WorkTableSettings { owner: ONE, owner_grace: Duration::ZERO, history: false };
+    let table = PgWorkTable::open(database.options(), &canonical_mapping(), &settings).await.unwrap();
+    let claim = claim_one(&table, ONE, ask(key(0), 0)).await.unwrap();
+    assert_eq!(table.checkpoint(ONE, &[outcome(&claim, Transition::Finish)]).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_history_that_cannot_be_written_is_refused_before_the_first_claim() {
+    let database = with_rows(1).await;
+    let role = format!("{}_reader", database.name());
+    database
+        .run(&format!(
+            "CREATE ROLE {role} LOGIN PASSWORD 'secret'; GRANT SELECT, UPDATE ON pending_work TO {role};
+             GRANT SELECT ON postrider.work_history TO {role}"
+        ))
+        .await;
+    let options = parse(&database.cluster.url_as(&role, "secret", database.name()));
+    let open = async || {
+        PgWorkTable::open(options.clone(), &canonical_mapping(), &WorkTableSettings::new(ONE)).await.unwrap_err()
+    };
+    let error = open().await;
+    assert_eq!(error.kind(), ErrorKind::Privilege, "{}", error.report());
+    assert_eq!(
+        error.hint().unwrap(),
+        format!(
+            "GRANT USAGE ON SCHEMA postrider TO \"{role}\"; GRANT INSERT, DELETE ON postrider.work_history TO \"{role}\";"
+        )
+    );
+    database.run("DROP TABLE postrider.work_history").await;
+    let error = open().await;
+    assert_eq!((error.kind(), error.detail()), (ErrorKind::Table, Some("There is no table postrider.work_history.")));
+    assert!(error.hint().unwrap().contains("postrider setup"), "{}", error.report());
+}
+
+/// Old rows of the history can be deleted where everything is published.
+#[tokio::test]
+async fn a_publication_of_all_tables_is_in_nobodys_way() {
+    let database = with_rows(1).await;
+    let table = open(&database, ONE).await;
+    database.run("CREATE PUBLICATION everything FOR ALL TABLES").await;
+    let claim = claim_one(&table, ONE, ask(key(0), 0)).await.unwrap();
+    table.checkpoint(ONE, &[outcome(&claim, Transition::Finish)]).await.unwrap();
+    assert_eq!(count(&database).await, "1");
+    database.run("DELETE FROM postrider.work_history").await;
+}
