@@ -148,6 +148,7 @@ mod tests {
                 max: std::time::Duration::from_secs(60),
             },
             concurrency: 1,
+            rate: None,
             request_bytes_max,
         }
     }

@@ -21,6 +21,7 @@ pub mod outcome;
 pub mod pgoutput;
 pub mod ports;
 pub mod position;
+pub mod rate;
 pub mod relation;
 pub mod route;
 pub mod shape;

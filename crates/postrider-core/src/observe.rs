@@ -129,6 +129,7 @@ mod tests {
             lease: Duration::from_secs(60),
             backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) },
             concurrency: 1,
+            rate: None,
             request_bytes_max: 1 << 20,
         }])
         .expect("one stage")

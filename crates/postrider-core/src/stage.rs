@@ -1,5 +1,6 @@
 //! The definition of a workflow: its stages, and what each promises and is allowed.
 
+use crate::rate::Rate;
 use crate::work::StageName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,6 +62,8 @@ pub struct StagePolicy {
     pub backoff: Backoff,
     /// Requests in flight at once, from one process.
     pub concurrency: u32,
+    /// How often calls may leave, from one process; `None`: as often as there is something to do.
+    pub rate: Option<Rate>,
     /// A request with a larger body does not leave: its row is parked.
     pub request_bytes_max: u64,
 }
@@ -181,6 +184,7 @@ mod tests {
             lease: Duration::from_secs(60),
             backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(300) },
             concurrency: 64,
+            rate: None,
             request_bytes_max: 1 << 20,
         }
     }

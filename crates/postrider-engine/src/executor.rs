@@ -10,6 +10,7 @@ mod claim;
 mod judge;
 mod observe;
 mod owners;
+mod pace;
 mod resolve;
 mod rows;
 mod state;

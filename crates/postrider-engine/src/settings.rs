@@ -1,8 +1,11 @@
 //! What a run of the engine is told; components never keep these among their own state.
 
 use crate::limits::Limits;
+use postrider_core::rate::Rate;
 use postrider_core::stage::StageGraph;
 use postrider_core::work::OwnerId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// When the slot may be confirmed.
@@ -58,10 +61,20 @@ impl Default for Periods {
     }
 }
 
+/// What an endpoint takes from one process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EndpointPolicy {
+    /// Requests in flight at once.
+    pub concurrency: Option<u32>,
+    pub rate: Option<Rate>,
+}
+
 /// What the executor is told.
 #[derive(Debug, Clone)]
 pub struct WorkSettings {
     pub graph: StageGraph,
+    /// What endpoints take over all their stages, by origin.
+    pub endpoints: BTreeMap<Arc<str>, EndpointPolicy>,
     /// Names of the key's columns, in the order of the key's parts: the first members of a request's body.
     pub key_names: Vec<String>,
     /// Random at each process start.

@@ -80,7 +80,12 @@ pub(crate) async fn work(
     let table = PgWorkTable::open(options, &work.mapping, &settings).await?;
     let caller = HttpStageCaller::new(work.endpoints.clone(), &http(telemetry))?;
     Ok(WorkPart {
-        settings: WorkSettings { graph: work.graph.clone(), key_names: work.mapping.key.clone(), owner },
+        settings: WorkSettings {
+            graph: work.graph.clone(),
+            endpoints: work.endpoint_policies.clone(),
+            key_names: work.mapping.key.clone(),
+            owner,
+        },
         table: Arc::new(table),
         caller: Arc::new(caller),
     })

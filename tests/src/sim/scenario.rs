@@ -17,7 +17,7 @@ use postrider_core::work::{StageName, StageState, WorkKey};
 use postrider_engine::{
     Ack, Limits, Parts, Periods, Settings, Shutdown, SinkPart, Telemetry, WhenFull, WorkPart, WorkSettings, run,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -233,6 +233,7 @@ impl Machine {
         let work = WorkPart {
             settings: WorkSettings {
                 graph: graph(self.attempt_limit),
+                endpoints: BTreeMap::new(),
                 key_names: vec!["group_id".into(), "quote_id".into()],
                 owner: process.owner,
             },

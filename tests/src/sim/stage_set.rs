@@ -29,6 +29,7 @@ pub fn graph(attempt_limit: u32) -> StageGraph {
         lease: LEASE,
         backoff: Backoff { first: Duration::from_millis(50), max: Duration::from_secs(1) },
         concurrency: 16,
+        rate: None,
         request_bytes_max: 1 << 20,
     });
     StageGraph::new(policies.collect()).unwrap()

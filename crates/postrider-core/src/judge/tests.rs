@@ -16,6 +16,7 @@ fn policy() -> StagePolicy {
         lease: Duration::from_secs(60),
         backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) },
         concurrency: 1,
+        rate: None,
         request_bytes_max: 1 << 20,
     }
 }

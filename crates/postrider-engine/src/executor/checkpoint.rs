@@ -103,7 +103,7 @@ impl State {
     fn checkpoint_open(&mut self, checkpoint: Checkpoint, refused: bool) {
         if let Transition::Chain { next, .. } = &checkpoint.transition {
             let next = next.clone();
-            self.release_slot(&next, self.era_of(&checkpoint.key));
+            self.return_slot(&next, self.era_of(&checkpoint.key));
         }
         let key = checkpoint.key.clone();
         self.doubt(&key, Doubt::Checkpoint { checkpoint: Box::new(checkpoint), refused });

@@ -83,7 +83,7 @@ impl State {
     fn at_limit(&mut self, key: &WorkKey, fence: i64) {
         let Some(row) = self.rows.row(key) else { return };
         let stage = row.stage.clone();
-        self.release_slot(&stage, self.era_of(key));
+        self.return_slot(&stage, self.era_of(key));
         let label = VerdictLabel { stage: stage.to_string(), verdict: "unknown" };
         self.telemetry.verdicts.get_or_create(&label).inc();
         self.written(key, stage, Rank::settled(fence), Phase::Finished);
@@ -94,7 +94,7 @@ impl State {
             let Some(row) = self.rows.row(key) else { continue };
             let Phase::Claiming(take) = row.phase else { continue };
             let stage = row.stage.clone();
-            self.release_slot(&stage, self.era_of(key));
+            self.return_slot(&stage, self.era_of(key));
             self.doubt(key, Doubt::Claim(take));
         }
     }

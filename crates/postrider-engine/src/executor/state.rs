@@ -5,6 +5,7 @@
 
 use super::CONSUMER;
 use super::owners::Owners;
+use super::pace::Pace;
 use super::rows::{Doubt, Ending, Phase, Row, Rows, Take};
 use super::sweep::Suspects;
 use crate::clock::ServerClock;
@@ -46,6 +47,8 @@ pub(crate) struct State {
     pub(super) circuits: BTreeMap<Arc<str>, Breaker>,
     /// Slots in use at an endpoint that were taken since its circuit opened last.
     pub(super) tries: BTreeMap<Arc<str>, u32>,
+    /// What the rates of stages and endpoints leave.
+    pub(super) pace: Pace,
     /// Calls in a row that were not sent, by stage.
     pub(super) not_sent: BTreeMap<StageName, u32>,
     /// Rows whose outcome waits for a checkpoint, oldest first.
@@ -85,6 +88,7 @@ impl State {
         telemetry: Arc<Telemetry>,
     ) -> State {
         State {
+            pace: Pace::new(&settings),
             settings,
             limits,
             world,
@@ -127,10 +131,10 @@ impl State {
         self.settling.extend(settling);
     }
 
-    /// How long until the next timer of a row, or until an endpoint may be tried again that rows wait for.
+    /// How long until the next timer of a row, or until an endpoint that rows wait for may be tried again or called once more.
     pub(crate) fn until_next_timer(&self) -> Option<Duration> {
         let rows = self.rows.next_timer().map(|at| at.since(self.clock.now()));
-        rows.into_iter().chain(self.until_next_try()).min()
+        rows.into_iter().chain(self.until_next_try()).chain(self.until_next_token()).min()
     }
 
     /// All that the log brought so far is visible to others, so that a restart need not see it again.
@@ -162,7 +166,7 @@ impl State {
         let call = match call {
             Ok(call) => call,
             Err(transition) => {
-                self.release_slot(&claim.stage, self.era_of(&claim.key));
+                self.return_slot(&claim.stage, self.era_of(&claim.key));
                 self.settle(&claim.key, Ending::Other(transition));
                 return;
             }
@@ -176,6 +180,7 @@ impl State {
             era: self.era_of(&claim.key),
         };
         self.telemetry.calls_started.get_or_create(&StageLabel { stage: claim.stage.to_string() }).inc();
+        self.depart(&claim.stage);
         self.rows.set(&claim.key, Phase::Calling);
         self.to_call.push((ticket, call));
     }
@@ -266,9 +271,10 @@ impl State {
         self.telemetry.alarms.get_or_create(&ConsumerLabel { consumer: CONSUMER.to_owned() }).inc();
     }
 
-    /// How many rows of the stage may be claimed: what its own limit and its endpoint's circuit leave.
+    /// How many rows of the stage may be claimed: what its own limits, its endpoint's, and its endpoint's circuit leave.
     pub(super) fn free_slots(&self, policy: &StagePolicy) -> u32 {
         let free = policy.concurrency.saturating_sub(self.in_use.get(&policy.name).copied().unwrap_or(0));
+        let free = free.min(self.paced(policy));
         let allowance = self.circuits.get(&policy.endpoint).and_then(|circuit| circuit.allowance(self.world.now()));
         let Some(allowance) = allowance else { return free };
         free.min(allowance.saturating_sub(self.tries.get(&policy.endpoint).copied().unwrap_or(0)))
@@ -277,6 +283,7 @@ impl State {
     /// Takes a slot for a row. Its era goes with the row, and comes back when the slot is given back.
     pub(super) fn use_slot(&mut self, stage: &StageName, key: &WorkKey) {
         *self.in_use.entry(stage.clone()).or_default() += 1;
+        self.promise_call(stage);
         let Some(endpoint) = self.endpoint_of(stage) else { return };
         *self.tries.entry(endpoint.clone()).or_default() += 1;
         let era = self.current_era(&endpoint);
@@ -285,6 +292,13 @@ impl State {
         }
     }
 
+    /// Gives back a slot whose call did not leave.
+    pub(super) fn return_slot(&mut self, stage: &StageName, era: Era) {
+        self.withdraw_call(stage);
+        self.release_slot(stage, era);
+    }
+
+    /// The slot's call has ended.
     pub(super) fn release_slot(&mut self, stage: &StageName, era: Era) {
         let used = self.in_use.get_mut(stage).expect("a slot that is given back was taken");
         *used = used.checked_sub(1).expect("a slot that is given back was taken");

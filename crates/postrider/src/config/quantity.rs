@@ -12,6 +12,13 @@ pub(crate) struct Span(pub(crate) Duration);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ByteSize(pub(crate) u64);
 
+/// A number of times in a second, a minute or an hour, typed as `"100/s"`, `"600/m"` or `"5/h"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Frequency {
+    pub(crate) calls: u32,
+    pub(crate) per: Duration,
+}
+
 /// Why a word is no quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QuantityError {
@@ -43,6 +50,23 @@ impl FromStr for ByteSize {
 
     fn from_str(word: &str) -> Result<Self, QuantityError> {
         quantity(word, &SIZE_UNITS_BYTES).map(ByteSize)
+    }
+}
+
+impl FromStr for Frequency {
+    type Err = QuantityError;
+
+    fn from_str(word: &str) -> Result<Self, QuantityError> {
+        let (number, unit) = word.split_once('/').ok_or(QuantityError::Unit)?;
+        let seconds = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3_600,
+            _ => return Err(QuantityError::Unit),
+        };
+        let calls = quantity(number, &[("", 1)]).map_err(|_| QuantityError::Number)?;
+        let calls = u32::try_from(calls).map_err(|_| QuantityError::TooLarge)?;
+        Ok(Frequency { calls, per: Duration::from_secs(seconds) })
     }
 }
 

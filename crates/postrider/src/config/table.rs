@@ -5,7 +5,7 @@
 
 use crate::config::place::{At, Place};
 use crate::config::problem::Problems;
-use crate::config::quantity::{ByteSize, QuantityError, Span};
+use crate::config::quantity::{ByteSize, Frequency, QuantityError, Span};
 use crate::config::secret::Secret;
 use crate::config::typed::{LATER_KEYS, TOP_LEVEL_KEYS};
 use std::collections::BTreeMap;
@@ -212,6 +212,16 @@ impl Typed for Span {
 
     fn read(value: &Spanned<DeValue<'_>>, path: &str, problems: &mut Problems) -> Option<Self> {
         quantity(value, path, "a duration", "ms, s, m, h or d follow the number, as in \"30s\"", problems)
+    }
+}
+
+impl Typed for Frequency {
+    fn shape() -> Shape {
+        Shape::Plain("rate")
+    }
+
+    fn read(value: &Spanned<DeValue<'_>>, path: &str, problems: &mut Problems) -> Option<Self> {
+        quantity(value, path, "a rate", "/s, /m or /h follow the number, as in \"100/s\"", problems)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::{Configuration, Problem, reference, understand};
 use expect_test::{Expect, expect, expect_file};
-use postrider_engine::Ack;
+use postrider_core::rate::Rate;
+use postrider_engine::{Ack, EndpointPolicy};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -531,6 +532,80 @@ tls = { ca = "c" }
             27:7: `work.stage.tls` names no file
             28:18: `work.stage.signing_secret` refers to an environment variable that is not set (set NOT_THERE, or write the value itself)
             33:7: `work.stage.tls` cannot be used: certificates go with https:// alone"#]],
+    );
+}
+
+#[test]
+fn a_rate_has_a_burst_and_an_endpoint_is_known_by_where_it_is() {
+    let text = r#"
+        source = { url = "postgres://u@h/d" }
+        journal = { dir = "d" }
+        [work]
+        table = "w"
+        endpoint = [{ url = "HTTP://H:80/anywhere", concurrency = 9, rate = "20/h" }]
+        [[work.stage]]
+        name = "A"
+        url = "http://h/a"
+        class = "keyed"
+        rate = "100/s"
+        next = "B"
+        [[work.stage]]
+        name = "B"
+        url = "http://h/b"
+        class = "keyed"
+        rate = "5/m"
+        burst = 7
+    "#;
+    let work = read(text).unwrap().work.unwrap();
+    let rates: Vec<_> = work.graph.stages().map(|stage| stage.rate.unwrap()).collect();
+    let (second, minute, hour) = (Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(3_600));
+    assert_eq!(rates, [Rate { calls: 100, per: second, burst: 10 }, Rate { calls: 5, per: minute, burst: 7 }]);
+    let policy = EndpointPolicy { concurrency: Some(9), rate: Some(Rate { calls: 20, per: hour, burst: 1 }) };
+    assert_eq!(work.endpoint_policies, BTreeMap::from([("http://h:80".into(), policy)]));
+}
+
+#[test]
+fn a_rate_that_is_none_and_an_endpoint_without_a_stage_are_reported() {
+    check(
+        r#"
+source = { url = "postgres://u@h/d" }
+journal = { dir = "d" }
+[work]
+table = "w"
+[[work.endpoint]]
+url = "http://g/"
+rate = "1/s"
+[[work.endpoint]]
+url = "http://h/"
+[[work.endpoint]]
+url = "http://h/other"
+concurrency = 0
+[[work.endpoint]]
+url = "h"
+burst = 3
+[[work.stage]]
+name = "A"
+url = "http://h/"
+class = "keyed"
+rate = "0/s"
+next = "B"
+[[work.stage]]
+name = "B"
+url = "http://h/"
+class = "keyed"
+rate = "100"
+burst = 2
+"#,
+        expect![[r#"
+            7:7: `work.endpoint.url` is not where a stage is: http://g:80 (did you mean `http://h:80`?)
+            9:1: `work.endpoint` limits nothing (add `concurrency` or `rate`, or take the table out)
+            12:7: `work.endpoint.url` http://h:80 stands here twice
+            13:15: `work.endpoint.concurrency` is 0, expected at least 1
+            14:1: `work.endpoint` limits nothing (add `concurrency` or `rate`, or take the table out)
+            15:7: `work.endpoint.url` is no URL of an endpoint: it has no scheme: it must begin with http:// or https://
+            16:9: `work.endpoint.burst` goes with `work.endpoint.rate`, which is missing
+            21:8: `work.stage.rate` is 0, expected at least 1
+            27:8: `work.stage.rate` is not a rate: the unit is missing or unknown (/s, /m or /h follow the number, as in "100/s")"#]],
     );
 }
 

@@ -4,7 +4,7 @@
 //! `meaning`'s to say. The comments are the reference page, word for word.
 
 use crate::config::place::At;
-use crate::config::quantity::{ByteSize, Span};
+use crate::config::quantity::{ByteSize, Frequency, Span};
 use crate::config::secret::Secret;
 use crate::config::table::{Names, typed_table};
 use std::collections::BTreeMap;
@@ -188,6 +188,8 @@ typed_table! {
         signing_secret: Secret,
         /// What became of each attempt, kept in the table `postrider.work_history` beside the work table.
         history: History,
+        /// What an endpoint takes over all its stages, one each. Without it the stages' own limits hold alone.
+        endpoint: Vec<At<WorkEndpoint>>,
         /// One stage of the workflow each. Mandatory.
         stage: Vec<At<Stage>>,
     }
@@ -236,6 +238,22 @@ typed_table! {
 }
 
 typed_table! {
+    /// What an endpoint takes over all its stages.
+    WorkEndpoint {
+        /// Which: scheme, host and port as in the stages' URLs; a path says nothing. Mandatory.
+        url: String,
+        /// Requests in flight at once, from this process.
+        /// Default: no limit.
+        concurrency: u32,
+        /// As a stage's.
+        /// Default: no limit.
+        rate: Frequency,
+        /// As a stage's.
+        burst: u32,
+    }
+}
+
+typed_table! {
     /// One stage of the workflow.
     Stage {
         /// The name, as the row's stage column has it. Mandatory.
@@ -267,6 +285,13 @@ typed_table! {
         /// Requests in flight at once.
         /// Default: `64`.
         concurrency: u32,
+        /// At most so many requests leave in a second, a minute or an hour, from this process: `"100/s"`, `"600/m"`, `"5/h"`. Over
+        /// any span of time it is no more than this and one `burst`.
+        /// Default: no limit.
+        rate: Frequency,
+        /// So many requests may leave at once after a quiet time; with `rate`.
+        /// Default: what the rate gives in a tenth of a second, at least 1.
+        burst: u32,
         /// A row whose request would have a larger body is set aside for a person (`TOO_LARGE`), and nothing is sent. At most
         /// `concurrency` such bodies are in memory at once.
         /// Default: `"16MiB"`.

@@ -9,7 +9,9 @@ use postrider_core::route::WorkMapping;
 use postrider_core::stage::{Backoff, END, GraphProblem, Next, StageClass, StageGraph, StagePolicy};
 use postrider_core::work::StageName;
 use postrider_delivery::Endpoint;
+use postrider_engine::EndpointPolicy;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The largest request body where nothing is typed.
@@ -26,6 +28,8 @@ pub(crate) struct Work {
     pub(crate) graph: StageGraph,
     /// One for each stage of the graph.
     pub(crate) endpoints: BTreeMap<StageName, Endpoint>,
+    /// What endpoints take over all their stages, by origin.
+    pub(crate) endpoint_policies: BTreeMap<Arc<str>, EndpointPolicy>,
 }
 
 /// Where a stage's parts stand, for what is only wrong when all stages are looked at together.
@@ -76,9 +80,12 @@ impl Reader<'_> {
                 None => incomplete = true,
             }
         }
+        let origins: Vec<&str> = endpoints.values().map(Endpoint::origin).collect();
+        let all_known = !incomplete && endpoints.len() == policies.len();
+        let endpoint_policies = self.endpoint_policies(work.endpoint, all_known.then_some(&origins));
         // Where a stage has no name, a `next` that names no stage may mean that one.
         let graph = if incomplete { None } else { self.graph(policies, &places) };
-        Some(Work { mapping: mapping?, history, graph: graph?, endpoints })
+        Some(Work { mapping: mapping?, history, graph: graph?, endpoints, endpoint_policies })
     }
 
     fn history(&mut self, typed: typed::History, replay_window: Option<Duration>) -> Option<Duration> {
@@ -170,6 +177,7 @@ impl Reader<'_> {
             lease,
             backoff: self.backoff(stage.backoff.map(|backoff| backoff.value).unwrap_or_default()),
             concurrency: self.count(stage.concurrency, "work.stage.concurrency", 64),
+            rate: self.rate(stage.rate, stage.burst, "work.stage"),
             request_bytes_max: stage.request_size.map_or(REQUEST_BYTES, |size| size.value.0),
         };
         Some((policy, endpoint))
