@@ -13,6 +13,7 @@ mod idle;
 mod kills;
 mod life;
 mod outage;
+mod quiet;
 mod room;
 mod servers;
 mod slot;

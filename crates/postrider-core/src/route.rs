@@ -76,6 +76,8 @@ pub struct WorkMapping {
 pub struct Router {
     routing: Routing,
     prefixes: Vec<Arc<str>>,
+    /// Of the notices of the work table, and the table's name.
+    notices: Option<(String, Arc<str>)>,
     tables: OidMap<Known>,
 }
 
@@ -102,6 +104,8 @@ pub enum Route<'a> {
     OutboxMessage(OutboxMessage<'a>),
     /// A version of a work row, or its end: [`crate::shape::work_change`].
     Work(WorkRow<'a>),
+    /// The same, told by the work table's trigger: [`crate::shape::noticed_change`].
+    WorkNotice(WorkNotice<'a>),
     /// Nothing; the reason is for a counter.
     Ignore(Ignored),
     /// Somebody did to a table of ours what the protocol does not allow. The default policy is to say so and go on.
@@ -130,6 +134,14 @@ pub struct WorkRow<'a> {
     pub(crate) old: Option<OldTuple<'a>>,
     /// `None`: the row was deleted.
     pub(crate) new: Option<Row<'a>>,
+}
+
+/// What the work table's trigger says about a change that the publication leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkNotice<'a> {
+    /// `schema.table`
+    pub(crate) table: &'a Arc<str>,
+    pub(crate) content: &'a [u8],
 }
 
 /// Why a change is nothing to us.
@@ -200,6 +212,9 @@ pub(crate) struct Picks {
 
 const NO_SLOT: usize = usize::MAX;
 
+/// The content of the message that tells of a TRUNCATE of the work table.
+const TRUNCATE_NOTICE: &[u8] = b"truncate";
+
 /// Slots of [`OutboxPlan::picks`], in the order of the names in [`OutboxPlan::new`].
 pub(crate) mod outbox_slot {
     pub(crate) const ID: usize = 0;
@@ -269,11 +284,22 @@ impl Default for WorkMapping {
     }
 }
 
+impl WorkMapping {
+    /// The prefix of the logical messages in which the table's trigger tells what other sessions than an executor's did.
+    pub fn notice_prefix(&self) -> String {
+        format!("postrider.work:{}.{}", self.schema, self.table)
+    }
+}
+
 impl Router {
     /// A table that is named both as an outbox and as the work table is an outbox; the configuration refuses it.
     pub fn new(routing: Routing) -> Router {
         let prefixes = routing.outbox_prefixes.iter().map(|outbox| outbox.prefix.as_str().into()).collect();
-        Router { routing, prefixes, tables: OidMap::default() }
+        let notices = routing.work.as_ref().map(|work| {
+            let table = format!("{}.{}", work.schema, work.table);
+            (work.notice_prefix(), table.into())
+        });
+        Router { routing, prefixes, notices, tables: OidMap::default() }
     }
 
     /// What `change` is to us. `Err` where a table of ours lacks a column that the configuration names.
@@ -332,6 +358,16 @@ impl Router {
     }
 
     fn route_message<'a>(&'a self, message: &LogicalMessage<'a>) -> Route<'a> {
+        if let Some((prefix, table)) = &self.notices
+            && *prefix == message.prefix
+            && message.transactional
+        {
+            return if message.content == TRUNCATE_NOTICE {
+                Route::Alarm(Alarm::Truncated { tables: vec![(TableRole::Work, Arc::clone(table))] })
+            } else {
+                Route::WorkNotice(WorkNotice { table, content: message.content })
+            };
+        }
         match self.prefixes.iter().find(|prefix| ***prefix == *message.prefix) {
             Some(source) => Route::OutboxMessage(OutboxMessage { source, lsn: message.lsn, content: message.content }),
             None => Route::Ignore(Ignored::UnrelatedPrefix),

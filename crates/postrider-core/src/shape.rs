@@ -4,6 +4,7 @@
 //! Never: reads meaning into a payload, or puts a value into an error.
 
 mod envelope;
+mod notice;
 
 use crate::change::Row;
 use crate::error::{Error, ErrorKind};
@@ -18,6 +19,8 @@ use bytes::Bytes;
 use envelope::Envelope;
 use std::fmt;
 use std::sync::Arc;
+
+pub use notice::noticed_change;
 
 /// What the log says about a work row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -152,18 +155,30 @@ fn read_payload(type_oid: u32, value: TupleValue<'_>) -> Result<Payload, ValuePr
 
 fn work_version(plan: &WorkPlan, new: Row<'_>) -> Result<WorkVersion, ShapeError> {
     let columns = plan.picks.pick::<{ work_slot::COUNT }>(new);
+    version_of(key_of(plan, |index| new.column(index))?, columns, |slot, problem| plan.error(slot, problem))
+}
+
+/// Reads the columns of a version, in the order of their slots. `error` names the column of a slot.
+fn version_of(
+    key: WorkKey,
+    columns: [TupleValue<'_>; work_slot::COUNT],
+    error: impl Fn(usize, ValueProblem) -> ShapeError,
+) -> Result<WorkVersion, ShapeError> {
     let [stage, state, attempts, deferrals, fence, epoch, next_attempt_at, lease_until, lease_owner, closed_at] =
         columns;
-    let at = |slot| move |problem| plan.error(slot, problem);
+    let at = |slot| {
+        let error = &error;
+        move |problem| error(slot, problem)
+    };
     let text = |value, slot| value::required_text(value).map_err(at(slot));
     let count = |value, slot| value::integer::<u32>(value).map_err(at(slot));
     let time = |value, slot| value::timestamp(value).map_err(at(slot));
     Ok(WorkVersion {
-        key: key_of(plan, |index| new.column(index))?,
+        key,
         stage: StageName::new(text(stage, work_slot::STAGE)?),
         state: text(state, work_slot::STAGE_STATE)?
             .parse()
-            .map_err(|_| plan.error(work_slot::STAGE_STATE, ValueProblem::NotStageState))?,
+            .map_err(|_| error(work_slot::STAGE_STATE, ValueProblem::NotStageState))?,
         attempt_count: count(attempts, work_slot::ATTEMPT_COUNT)?,
         deferral_count: count(deferrals, work_slot::DEFERRAL_COUNT)?,
         fence: value::integer(fence).map_err(at(work_slot::FENCE))?,

@@ -36,7 +36,7 @@ use postrider_core::ports::{
 };
 use postrider_core::position::{Lsn, Position};
 use postrider_core::route::{Route, Routing};
-use postrider_core::shape::{self, WorkChange};
+use postrider_core::shape::{self, ShapeError, WorkChange};
 use postrider_core::snapshot::Snapshot;
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::PartHead;
@@ -520,6 +520,17 @@ impl Versions<'_> {
         false
     }
 
+    fn take(&mut self, change: Result<WorkChange, ShapeError>, xid: u32, position: Position) {
+        let was_read = self.was_read(xid);
+        match change {
+            Ok(WorkChange::Version { version, .. }) if was_read => self.state.observe_read(version, xid),
+            Ok(WorkChange::Gone(_)) if was_read => {}
+            Ok(change) => self.observe(change, xid),
+            // The row stays as it is, and so does every other: one that nobody can read is for a person.
+            Err(error) => self.alarm(position, &Error::from(error).report()),
+        }
+    }
+
     fn observe(&mut self, change: WorkChange, xid: u32) {
         match change {
             WorkChange::Version { version, moved_from } => {
@@ -541,16 +552,8 @@ impl Versions<'_> {
 impl Visit for Versions<'_> {
     fn visit(&mut self, head: &PartHead, position: Position, route: Route<'_>) -> Result<()> {
         match route {
-            Route::Work(row) => {
-                let was_read = self.was_read(head.xid);
-                match shape::work_change(&row) {
-                    Ok(WorkChange::Version { version, .. }) if was_read => self.state.observe_read(version, head.xid),
-                    Ok(WorkChange::Gone(_)) if was_read => {}
-                    Ok(change) => self.observe(change, head.xid),
-                    // The row stays as it is, and so does every other: one that nobody can read is for a person.
-                    Err(error) => self.alarm(position, &Error::from(error).report()),
-                }
-            }
+            Route::Work(row) => self.take(shape::work_change(&row), head.xid, position),
+            Route::WorkNotice(notice) => self.take(shape::noticed_change(&notice), head.xid, position),
             Route::Alarm(alarm) => self.alarm(position, &alarm.to_string()),
             Route::Outbox(_) | Route::OutboxMessage(_) | Route::Ignore(_) => {}
         }

@@ -79,4 +79,6 @@ pub struct WorkSettings {
     pub key_names: Vec<String>,
     /// Random at each process start.
     pub owner: OwnerId,
+    /// Our own transitions do not come back through the log.
+    pub quiet: bool,
 }

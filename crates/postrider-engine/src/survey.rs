@@ -6,7 +6,7 @@ use postrider_core::error::Result;
 use postrider_core::ports::Follower;
 use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::route::{Route, Routing};
-use postrider_core::shape::{self, WorkChange};
+use postrider_core::shape::{self, ShapeError, WorkChange};
 use postrider_core::transaction::PartHead;
 
 /// So many events and rows are named.
@@ -82,13 +82,11 @@ impl Visit for Surveyor {
             }
             Route::Work(row) => {
                 survey.work_changes += 1;
-                survey.note(position, || match shape::work_change(&row) {
-                    Ok(WorkChange::Version { version, .. }) => {
-                        format!("work row {}, stage {}", key(version.key.parts()), version.stage)
-                    }
-                    Ok(WorkChange::Gone(gone)) => format!("work row {}, deleted", key(gone.parts())),
-                    Err(_) => "work row that cannot be read".to_owned(),
-                });
+                survey.note(position, || describe(shape::work_change(&row)));
+            }
+            Route::WorkNotice(notice) => {
+                survey.work_changes += 1;
+                survey.note(position, || describe(shape::noticed_change(&notice)));
             }
             Route::Alarm(_) | Route::Ignore(_) => {}
         }
@@ -97,6 +95,16 @@ impl Visit for Surveyor {
 
     fn settles(&mut self, settled: Settled) {
         self.ended = settled.end;
+    }
+}
+
+fn describe(change: Result<WorkChange, ShapeError>) -> String {
+    match change {
+        Ok(WorkChange::Version { version, .. }) => {
+            format!("work row {}, stage {}", key(version.key.parts()), version.stage)
+        }
+        Ok(WorkChange::Gone(gone)) => format!("work row {}, deleted", key(gone.parts())),
+        Err(_) => "work row that cannot be read".to_owned(),
     }
 }
 

@@ -101,7 +101,7 @@ impl fmt::Display for Severity {
 }
 
 /// A column of a catalogue's row.
-fn field<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
+pub(crate) fn field<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
     row.try_get(column)
         .map_err(|error| Error::new(ErrorKind::Protocol, "cannot read the server's catalogue").with_source(error))
 }

@@ -7,6 +7,7 @@ mod client;
 mod confirm;
 mod errors;
 mod identity;
+mod notices;
 mod objects;
 mod options;
 mod password;

@@ -15,6 +15,9 @@ pub struct SourceObjects {
     pub failover: Failover,
     /// The server may be a standby (version 16 and later): everything but the slot is made on the primary.
     pub standby: bool,
+    /// The executor's own transitions are kept out of the log: the work table has a publication of its own with its inserts only,
+    /// and a trigger that tells what every other session does.
+    pub quiet: bool,
     pub routing: Routing,
     /// The attempts at work rows are told in the history.
     pub history: bool,
@@ -58,6 +61,11 @@ impl SourceObjects {
     /// A slot that is made on a server of this major version is kept on standbys.
     pub(crate) fn makes_failover_slot(&self, major: u32) -> bool {
         self.failover != Failover::Unwanted && major >= FAILOVER_MAJOR
+    }
+
+    /// The publication of the work table, where it has one of its own.
+    pub fn work_publication(&self) -> Option<String> {
+        (self.quiet && self.routing.work.is_some()).then(|| format!("{}_work", self.publication))
     }
 
     /// The published tables, quoted, outbox tables first.

@@ -26,7 +26,7 @@ pub(crate) mod slot;
 #[derive(Debug)]
 pub(crate) struct Start<'a> {
     pub(crate) slot: &'a str,
-    pub(crate) publication: &'a str,
+    pub(crate) publications: &'a [String],
     /// The end of our journal.
     pub(crate) durable_end: Lsn,
     pub(crate) cleared: Cleared,
@@ -39,9 +39,9 @@ pub(crate) struct Start<'a> {
 
 /// Starts the stream after the journal's end; the server moves that up to the slot's own position by itself.
 pub(crate) async fn start_stream(mut wire: Wire, start: Start<'_>) -> Result<LogSession> {
-    let Start { slot, publication, durable_end, cleared, plugin, identity, after_peer, options: address } = start;
+    let Start { slot, publications, durable_end, cleared, plugin, identity, after_peer, options: address } = start;
     let begins = durable_end.max(cleared.confirmed);
-    let options = plugin.list(publication);
+    let options = plugin.list(publications);
     let started = wire.start_copy(Phase::StartReplication, &start_command(slot, durable_end, &options)).await;
     started.map_err(|refusal| name_slot(refusal, slot))?;
     tracing::info!(server_version = cleared.server_version, options, "asked for the stream");

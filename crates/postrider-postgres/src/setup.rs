@@ -12,6 +12,7 @@ use crate::check::slot::find_slot;
 use crate::check::{Finding, Subject, check};
 use crate::client::{Connection, Parameters};
 use crate::errors::{Phase, name_slot};
+use crate::notices;
 use crate::objects::{Failover, SourceObjects, outbox_name, streamed_columns, work_name, written_columns};
 use crate::options::ConnectOptions;
 use crate::quote::{quote_identifier, quote_literal};
@@ -76,7 +77,14 @@ pub enum StepObject {
         /// Schema and table, quoted.
         name: String,
     },
-    Publication,
+    Publication {
+        name: String,
+    },
+    /// The triggers of the work table, which are replaced where they differ.
+    Notices {
+        /// Schema and table, quoted.
+        table: String,
+    },
     Slot,
     Role {
         name: String,
@@ -119,7 +127,11 @@ pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Result<V
     let mut steps: Vec<Step> = objects.routing.outbox_tables.iter().filter_map(create_outbox).collect();
     steps.extend(objects.routing.work.as_ref().and_then(create_work_table));
     steps.extend(store_tables(objects).into_iter().map(create_store_table));
+    if let (true, Some(mapping)) = (objects.quiet, &objects.routing.work) {
+        steps.push(create_notices(mapping));
+    }
     steps.push(create_publication(objects, circumstances));
+    steps.extend(create_work_publication(objects, circumstances));
     if let Some(role) = role {
         steps.push(create_role(role));
         steps.push(grant(objects, role));
@@ -198,12 +210,12 @@ fn in_schema(schema: &str, statements: &str) -> String {
 
 fn create_publication(objects: &SourceObjects, circumstances: &Circumstances) -> Step {
     let mut tables: Vec<String> = objects.routing.outbox_tables.iter().map(outbox_name).collect();
-    if let Some(mapping) = &objects.routing.work {
+    if let Some(mapping) = objects.routing.work.as_ref().filter(|_| !objects.quiet) {
         tables.push(format!("{}{}", work_name(mapping), column_list(mapping, circumstances)));
     }
     let tables = if tables.is_empty() { String::new() } else { format!(" FOR TABLE {}", tables.join(", ")) };
     Step {
-        object: StepObject::Publication,
+        object: StepObject::Publication { name: objects.publication.clone() },
         purpose: purpose_of_publication(objects, circumstances),
         sql: format!(
             "CREATE PUBLICATION {}{tables}\n    WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true);",
@@ -214,6 +226,7 @@ fn create_publication(objects: &SourceObjects, circumstances: &Circumstances) ->
 
 fn purpose_of_publication(objects: &SourceObjects, circumstances: &Circumstances) -> String {
     match &objects.routing.work {
+        _ if objects.quiet => "Publishes the outbox tables.".to_owned(),
         Some(mapping) if circumstances.work_identity == WorkIdentity::Unseen => format!(
             "Publishes the tables. {} with all columns: which of them identify its rows is not known without the server; `postrider setup` asks, and leaves the payload out of the log where that does no harm.",
             work_name(mapping)
@@ -221,6 +234,32 @@ fn purpose_of_publication(objects: &SourceObjects, circumstances: &Circumstances
         _ => {
             "Publishes the tables; the claim reads the payload of a work row, so the log need not carry it.".to_owned()
         }
+    }
+}
+
+/// Inserts need no replica identity, so the column list is safe whatever the table's is.
+fn create_work_publication(objects: &SourceObjects, circumstances: &Circumstances) -> Option<Step> {
+    let (name, mapping) = (objects.work_publication()?, objects.routing.work.as_ref()?);
+    let inserts = Circumstances { work_identity: WorkIdentity::Columns(Vec::new()), ..circumstances.clone() };
+    Some(Step {
+        purpose:
+            "Publishes what is inserted into the work table; the claim reads the payload, so the log need not carry it."
+                .to_owned(),
+        sql: format!(
+            "CREATE PUBLICATION {} FOR TABLE {}{}\n    WITH (publish = 'insert');",
+            quote_identifier(&name),
+            work_name(mapping),
+            column_list(mapping, &inserts)
+        ),
+        object: StepObject::Publication { name },
+    })
+}
+
+fn create_notices(mapping: &WorkMapping) -> Step {
+    Step {
+        object: StepObject::Notices { table: work_name(mapping) },
+        purpose: "Has the work table tell what other sessions than Postrider's do to its rows; Postrider's own transitions stay out of the log.".to_owned(),
+        sql: notices::statements(mapping),
     }
 }
 
@@ -330,8 +369,10 @@ async fn look(connection: &Connection, mapping: Option<&WorkMapping>) -> Result<
 async fn is_taken(connection: &Connection, objects: &SourceObjects, step: &Step) -> Result<bool> {
     let (text, name) = match &step.object {
         StepObject::Table { name } => ("SELECT to_regclass($1) IS NOT NULL", name),
-        StepObject::Publication => {
-            ("SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)", &objects.publication)
+        StepObject::Publication { name } => ("SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)", name),
+        StepObject::Notices { .. } => {
+            let Some(mapping) = &objects.routing.work else { return Ok(true) };
+            return notices::are_there(connection, mapping).await;
         }
         StepObject::Slot => ("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", &objects.slot),
         StepObject::Role { name } => ("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", name),

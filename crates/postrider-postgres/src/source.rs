@@ -20,12 +20,12 @@ use preflight::Wanted;
 
 pub(crate) mod preflight;
 
-/// One slot's stream of one publication.
+/// One slot's stream of its publications.
 #[derive(Debug, Clone)]
 pub struct ReplicationSource {
     options: ConnectOptions,
     slot: String,
-    publication: String,
+    publications: Vec<String>,
     wishes: Wishes,
     /// A standby will do.
     standby: bool,
@@ -54,12 +54,19 @@ impl ReplicationSource {
         ReplicationSource {
             options,
             slot: slot.into(),
-            publication: publication.into(),
+            publications: vec![publication.into()],
             wishes: Wishes::default(),
             standby: false,
             known: Arc::default(),
             peer_seen: Arc::default(),
         }
+    }
+
+    /// What this publication lets through comes as well.
+    #[must_use]
+    pub fn and(mut self, publication: impl Into<String>) -> ReplicationSource {
+        self.publications.push(publication.into());
+        self
     }
 
     /// Large transactions come while they are in progress, so that the server need not keep them on its disk.
@@ -117,7 +124,7 @@ impl ReplicationSource {
         let mut wire = Wire::connect(&self.options).await?;
         let identity = identify(&mut wire, &self.slot).await?;
         let kinship = kinship(&mut wire, held, &identity).await?;
-        let server = preflight::ask_server(&mut wire, &self.publication).await?;
+        let server = preflight::ask_server(&mut wire, &self.publications).await?;
         let slot = preflight::ask_slot(&mut wire, &self.slot).await?;
         wire.close().await;
         let confirmed = slot.and_then(|slot| slot.confirmed);
@@ -128,7 +135,7 @@ impl ReplicationSource {
         Wanted {
             options: &self.options,
             slot: &self.slot,
-            publication: &self.publication,
+            publications: &self.publications,
             standby: self.standby,
             durable_end,
             after_peer,
@@ -156,7 +163,7 @@ impl ReplicationSource {
         let known = identity.clone();
         let start = Start {
             slot: &self.slot,
-            publication: &self.publication,
+            publications: &self.publications,
             durable_end,
             cleared,
             plugin,

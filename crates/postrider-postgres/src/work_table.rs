@@ -38,11 +38,11 @@ use owners::OwnerLock;
 /// What a writing session is told first. A claim must be durable before its request leaves, else a crash of the server issues the
 /// same fence twice; `remote_apply` is stricter and stays. Every statement reaches its rows by the key, so plans are made once
 /// and cannot tip over into scanning the table while its statistics are young. No row is waited for: the lock time-out is for
-/// whoever locks the whole table.
+/// whoever locks the whole table. The work table's triggers leave these sessions alone ([`crate::notices`]).
 const WRITING_PREAMBLE: &str = "SELECT set_config('synchronous_commit', \
        CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false); \
      SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
-     SET lock_timeout = '500ms'; SET plan_cache_mode = force_generic_plan; SET jit = off; \
+     SET postrider.quiet = 'on'; SET lock_timeout = '500ms'; SET plan_cache_mode = force_generic_plan; SET jit = off; \
      SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
 /// What the reading session is told first.

@@ -18,10 +18,14 @@ use std::sync::Arc;
 /// The server's log.
 pub(crate) fn source(configuration: &Configuration) -> ReplicationSource {
     let source = &configuration.source;
-    ReplicationSource::new(source.options.clone(), source.slot.as_str(), source.publication.as_str())
+    let replication = ReplicationSource::new(source.options.clone(), source.slot.as_str(), source.publication.as_str())
         .streaming(source.streaming)
         .two_phase(source.two_phase)
-        .standby(source.standby)
+        .standby(source.standby);
+    match objects(configuration).work_publication() {
+        Some(publication) => replication.and(publication),
+        None => replication,
+    }
 }
 
 /// The questions that the server is asked in passing.
@@ -63,6 +67,7 @@ pub(crate) fn objects(configuration: &Configuration) -> SourceObjects {
         two_phase: configuration.source.two_phase,
         failover: configuration.source.failover,
         standby: configuration.source.standby,
+        quiet: configuration.work.as_ref().is_some_and(|work| work.quiet),
         routing: routing(configuration),
         history: configuration.work.as_ref().is_some_and(|work| work.history.is_some()),
     }
@@ -85,6 +90,7 @@ pub(crate) async fn work(
             endpoints: work.endpoint_policies.clone(),
             key_names: work.mapping.key.clone(),
             owner,
+            quiet: work.quiet,
         },
         table: Arc::new(table),
         caller: Arc::new(caller),

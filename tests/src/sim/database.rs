@@ -3,14 +3,13 @@
 //!
 //! A commit is in the log first and visible to others a moment later; until then its rows are locked.
 
+mod message;
+
 use super::faults::Fault;
 use super::shared::{Bug, Sim};
 use super::signal::Signal;
 use postrider_core::history::Record;
-use postrider_core::pgoutput::TupleValue;
-use postrider_core::pgoutput::encode::{self, OldValues};
 use postrider_core::position::{Generation, Lsn, Position};
-use postrider_core::relation::{Column, Relation, ReplicaIdentity};
 use postrider_core::route::{OutboxPrefix, OutboxTable, Routing, WorkMapping};
 use postrider_core::snapshot::Snapshot;
 use postrider_core::time::Timestamp;
@@ -18,6 +17,8 @@ use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion}
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+pub use message::{description, encoded};
 
 pub const WORK_OID: u32 = 16_401;
 pub const OUTBOX_OID: u32 = 16_402;
@@ -96,9 +97,21 @@ pub struct State {
 pub enum Change {
     InsertWork(Stored),
     UpdateWork(Stored),
-    InsertEvent { id: Arc<str>, key: Arc<str> },
-    DeleteEvent { id: Arc<str> },
-    Message { prefix: &'static str, content: Vec<u8> },
+    /// An update that is told by the work table's trigger.
+    TellWork(Stored),
+    /// An update that the log does not show.
+    Silent(Stored),
+    InsertEvent {
+        id: Arc<str>,
+        key: Arc<str>,
+    },
+    DeleteEvent {
+        id: Arc<str>,
+    },
+    Message {
+        prefix: &'static str,
+        content: Vec<u8>,
+    },
 }
 
 #[derive(Debug)]
@@ -106,6 +119,8 @@ pub struct Database {
     pub sim: Arc<Sim>,
     /// Slots send prepared transactions before their verdict.
     pub two_phase: bool,
+    /// The executors' own transitions are kept out of the log.
+    pub quiet: bool,
     state: Mutex<State>,
     /// Rises with every commit and restart.
     pub grew: Signal,
@@ -137,6 +152,7 @@ impl Database {
         Arc::new(Database {
             sim: sim.clone(),
             two_phase,
+            quiet: sim.one_in(2),
             state: Mutex::new(state),
             grew: Signal::default(),
             revealed: Signal::default(),
@@ -233,7 +249,11 @@ impl Database {
         let mut state = self.state();
         self.log(&mut state, xid, &changes);
         for change in changes {
-            if let Change::InsertWork(stored) | Change::UpdateWork(stored) = change {
+            if let Change::InsertWork(stored)
+            | Change::UpdateWork(stored)
+            | Change::TellWork(stored)
+            | Change::Silent(stored) = change
+            {
                 let key = stored.version.key.clone();
                 let before = state.rows.remove(&key).map(|slot| slot.now);
                 state.rows.insert(key, Slot { now: stored, hidden: Some((xid, before)) });
@@ -272,7 +292,8 @@ impl Database {
         judge: impl Fn(&Stored, &Q) -> Option<(Stored, R)>,
         note: impl Fn(&Q, &Stored, &R),
     ) -> Vec<(Q, Stored, R)> {
-        let (written, locked) = self.pass(asked, judge, note).await;
+        let change = if self.quiet { Change::Silent } else { Change::UpdateWork };
+        let (written, locked) = self.pass(asked, change, judge, note).await;
         locked.iter().for_each(|_| self.sim.count(Fault::RowLocked));
         written
     }
@@ -284,9 +305,10 @@ impl Database {
         judge: impl Fn(&Stored, &()) -> Option<(Stored, R)>,
         note: impl Fn(&(), &Stored, &R),
     ) {
+        let change = if self.quiet { Change::TellWork } else { Change::UpdateWork };
         loop {
             let seen = self.revealed.count();
-            let (_, locked) = self.pass(vec![(key.clone(), ())], &judge, &note).await;
+            let (_, locked) = self.pass(vec![(key.clone(), ())], change, &judge, &note).await;
             if locked.is_empty() {
                 return;
             }
@@ -298,6 +320,7 @@ impl Database {
     async fn pass<Q, R>(
         self: &Arc<Database>,
         asked: Vec<(WorkKey, Q)>,
+        change: fn(Stored) -> Change,
         judge: impl Fn(&Stored, &Q) -> Option<(Stored, R)>,
         note: impl Fn(&Q, &Stored, &R),
     ) -> (Vec<(Q, Stored, R)>, Vec<WorkKey>) {
@@ -305,7 +328,7 @@ impl Database {
         written.iter().for_each(|(question, stored, reply)| note(question, stored, reply));
         if !written.is_empty() {
             let xid = self.begin();
-            self.commit(xid, written.iter().map(|(_, stored, _)| Change::UpdateWork(stored.clone())).collect());
+            self.commit(xid, written.iter().map(|(_, stored, _)| change(stored.clone())).collect());
             while self.is_running(xid) {
                 self.revealed.changed_since(self.revealed.count()).await;
             }
@@ -372,6 +395,11 @@ impl Database {
     }
 
     fn log(&self, state: &mut State, xid: u64, changes: &[Change]) {
+        // From PostgreSQL 15 on a transaction without anything that is published is not sent at all.
+        if changes.iter().all(|change| matches!(change, Change::Silent(_))) && self.sim.one_in(2) {
+            state.log_end.0 += 48;
+            return;
+        }
         let kind = if state.prepared.remove(&xid) { LoggedKind::CommitPrepared } else { LoggedKind::Commit };
         let commit_lsn = self.next_lsn(state);
         let mut messages = Vec::with_capacity(changes.len());
@@ -389,10 +417,12 @@ impl Database {
                 self.sim.record(Record::EventCommitted { id: id.clone(), position, key: Some(key.clone()) });
                 state.events.push((id.clone(), commit_lsn));
             }
-            if !matches!(change, Change::Message { .. }) {
+            if !matches!(change, Change::Message { .. } | Change::TellWork(_) | Change::Silent(_)) {
                 ordinal += 1;
             }
-            messages.push(encoded(change, commit_lsn));
+            if !matches!(change, Change::Silent(_)) {
+                messages.push(encoded(change, commit_lsn));
+            }
         }
         if kind == LoggedKind::CommitPrepared {
             messages.clear();
@@ -451,139 +481,5 @@ pub fn routing() -> Routing {
         outbox_tables: vec![OutboxTable::default()],
         outbox_prefixes: vec![OutboxPrefix { prefix: "outbox".into() }],
         work: Some(WorkMapping::default()),
-    }
-}
-
-/// The description of a table.
-pub fn description(oid: u32) -> Vec<u8> {
-    let (name, names, keys): (_, &[&str], usize) = if oid == WORK_OID {
-        let names = &[
-            "group_id",
-            "quote_id",
-            "stage",
-            "stage_state",
-            "attempt_count",
-            "deferral_count",
-            "fence",
-            "epoch",
-            "next_attempt_at",
-            "lease_until",
-            "lease_owner",
-            "closed_at",
-            "payload",
-        ];
-        ("pending_work", names, 2)
-    } else {
-        ("outbox_event", &["id", "aggregate_key", "event_type", "payload", "headers", "topic"], 1)
-    };
-    let columns = names.iter().enumerate().map(|(place, name)| Column {
-        name: (*name).to_owned(),
-        type_oid: if *name == "payload" { 3_802 } else { 25 },
-        type_modifier: -1,
-        key: place < keys,
-    });
-    let relation = Relation {
-        oid,
-        schema: "public".into(),
-        name: name.into(),
-        replica_identity: ReplicaIdentity::Default,
-        columns: columns.collect(),
-    };
-    let mut message = Vec::new();
-    encode::relation(&mut message, &relation);
-    message
-}
-
-/// A change as a message, and the table that must be described before it.
-pub fn encoded(change: &Change, commit_lsn: Lsn) -> (Option<u32>, Vec<u8>) {
-    let mut out = Vec::with_capacity(256);
-    match change {
-        Change::InsertWork(stored) => encode_work(&mut out, stored, true),
-        Change::UpdateWork(stored) => encode_work(&mut out, stored, false),
-        Change::InsertEvent { id, key } => {
-            let text = |text: &'static str| TupleValue::Text(text.as_bytes());
-            let values = [
-                TupleValue::Text(id.as_bytes()),
-                TupleValue::Text(key.as_bytes()),
-                text("submitted"),
-                text("{\"n\": 1}"),
-                TupleValue::Null,
-                TupleValue::Null,
-            ];
-            encode::insert(&mut out, OUTBOX_OID, &values);
-        }
-        Change::DeleteEvent { id } => {
-            let mut values = [TupleValue::Null; 6];
-            values[0] = TupleValue::Text(id.as_bytes());
-            encode::delete(&mut out, OUTBOX_OID, OldValues::Key(&values));
-        }
-        Change::Message { prefix, content } => {
-            let message =
-                postrider_core::pgoutput::LogicalMessage { transactional: true, lsn: commit_lsn, prefix, content };
-            encode::logical_message(&mut out, &message);
-            return (None, out);
-        }
-    }
-    let oid = if matches!(change, Change::InsertWork(_) | Change::UpdateWork(_)) { WORK_OID } else { OUTBOX_OID };
-    (Some(oid), out)
-}
-
-fn encode_work(out: &mut Vec<u8>, stored: &Stored, insert: bool) {
-    let version = &stored.version;
-    let counts = [
-        version.attempt_count.to_string(),
-        version.deferral_count.to_string(),
-        version.fence.to_string(),
-        version.epoch.to_string(),
-    ];
-    let times = [version.next_attempt_at, version.lease_until].map(|at| at.map(timestamp));
-    let owner = version.lease_owner.map(|owner| owner.to_string());
-    let mut values: Vec<TupleValue<'_>> = version.key.parts().map(|part| TupleValue::Text(part.as_bytes())).collect();
-    values.push(TupleValue::Text(version.stage.as_str().as_bytes()));
-    values.push(TupleValue::Text(version.state.as_str().as_bytes()));
-    values.extend(counts.iter().map(|count| TupleValue::Text(count.as_bytes())));
-    values.extend(times.iter().map(|time| optional(time.as_deref())));
-    values.push(optional(owner.as_deref()));
-    values.push(optional(version.closed.then_some("2026-01-01 00:00:00+00")));
-    if insert {
-        values.push(TupleValue::Text(stored.payload.as_bytes()));
-        encode::insert(out, WORK_OID, &values);
-    } else {
-        values.push(TupleValue::Unchanged);
-        encode::update(out, WORK_OID, None, &values);
-    }
-}
-
-fn optional(text: Option<&str>) -> TupleValue<'_> {
-    text.map_or(TupleValue::Null, |text| TupleValue::Text(text.as_bytes()))
-}
-
-/// As the server writes it at UTC. The days of the proleptic calendar (Howard Hinnant, "chrono-compatible low-level date
-/// algorithms").
-fn timestamp(at: Timestamp) -> String {
-    let seconds = at.0.div_euclid(1_000_000);
-    let (micros, day_second) = (at.0.rem_euclid(1_000_000), seconds.rem_euclid(86_400));
-    let days = seconds.div_euclid(86_400) + 719_468;
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (day_second / 3_600, day_second / 60 % 60, day_second % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}+00")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_is_written_as_the_parser_reads_it() {
-        for micros in [0, 951_782_400_000_000, 1_767_225_600_123_456, 4_107_542_399_999_999] {
-            let text = timestamp(Timestamp(micros));
-            assert_eq!(postrider_core::value::parse_timestamptz(&text), Some(Timestamp(micros)), "{text}");
-        }
     }
 }

@@ -236,6 +236,7 @@ impl Machine {
                 endpoints: BTreeMap::new(),
                 key_names: vec!["group_id".into(), "quote_id".into()],
                 owner: process.owner,
+                quiet: self.database.quiet,
             },
             table: Arc::new(FakeWorkTable { database: self.database.clone(), process: process.clone() }),
             caller: Arc::new(FakeCaller { process: process.clone(), receivers: self.receivers.clone() }),

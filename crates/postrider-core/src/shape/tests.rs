@@ -44,6 +44,7 @@ fn shape_part(decoder: &mut Decoder, router: &mut Router, part: Part<'_>, out: &
             Route::Outbox(row) => write_event(out, &outbox_event(&row, position, head.committed_at)?),
             Route::OutboxMessage(message) => write_event(out, &message_event(&message, position, head.committed_at)),
             Route::Work(row) => writeln!(out, "{:?}", work_change(&row)?).unwrap(),
+            Route::WorkNotice(notice) => writeln!(out, "{:?}", noticed_change(&notice)?).unwrap(),
             Route::Ignore(crate::route::Ignored::UnrelatedTable) => {}
             Route::Ignore(reason) => writeln!(out, "ignored: {reason:?}").unwrap(),
             Route::Alarm(alarm) => writeln!(out, "alarm: {alarm:?}").unwrap(),
@@ -357,4 +358,57 @@ fn what_an_update_did_not_touch_comes_from_the_whole_old_row() {
             r#"column "quote_id" of table "public.pending_work" is not in the log, because the update did not touch it"#
         ]],
     );
+}
+
+fn notice(content: &[u8]) -> Vec<u8> {
+    let prefix = "postrider.work:public.pending_work";
+    let logical = crate::pgoutput::LogicalMessage { transactional: true, lsn: Lsn(1), prefix, content };
+    message(|out| encode::logical_message(out, &logical))
+}
+
+#[test]
+fn a_notice_of_the_work_tables_trigger_is_a_version_or_the_end_of_a_row() {
+    let columns = r#""stage":"PRICING","stage_state":"RETRY","attempt_count":"2","deferral_count":"0","fence":"7","epoch":"0","next_attempt_at":"2024-02-03 04:05:06+00","lease_until":null,"lease_owner":null,"closed_at":null"#;
+    let messages = [
+        notice(format!(r#"{{"key" : ["g", "1"], {columns}}}"#).as_bytes()),
+        notice(format!(r#"{{"key":["g","2"],"was":["g","1"],{columns}}}"#).as_bytes()),
+        notice(br#"{"gone" : ["g", "2"]}"#),
+        notice(b"truncate"),
+    ];
+    check(
+        &messages,
+        expect![[r#"
+        Version { version: WorkVersion { key: WorkKey(["g", "1"]), stage: StageName("PRICING"), state: Retry, attempt_count: 2, deferral_count: 0, fence: 7, epoch: 0, next_attempt_at: Some(Timestamp(1706933106000000)), lease_until: None, lease_owner: None, closed: false }, moved_from: None }
+        Version { version: WorkVersion { key: WorkKey(["g", "2"]), stage: StageName("PRICING"), state: Retry, attempt_count: 2, deferral_count: 0, fence: 7, epoch: 0, next_attempt_at: Some(Timestamp(1706933106000000)), lease_until: None, lease_owner: None, closed: false }, moved_from: Some(WorkKey(["g", "1"])) }
+        Gone(WorkKey(["g", "2"]))
+        alarm: Truncated { tables: [(Work, "public.pending_work")] }
+    "#]],
+    );
+}
+
+#[test]
+fn a_notice_that_does_not_read_is_refused_by_the_member_that_is_wrong() {
+    let errors: Vec<String> = [
+        &b"not JSON"[..],
+        b"[]",
+        br#"{"gone":[]}"#,
+        br#"{"gone":[1]}"#,
+        br#"{"key":["g","1"]}"#,
+        br#"{"stage":"A"}"#,
+        br#"{"key":["g"],"stage":"A","stage_state":"SOON"}"#,
+        br#"{"key":["g"],"stage":"A","stage_state":"RETRY","attempt_count":"x"}"#,
+    ]
+    .into_iter()
+    .map(|content| shape(&[notice(content)]).unwrap_err().to_string())
+    .collect();
+    expect![[r#"
+        column "notice" of table "public.pending_work" is not a JSON object
+        column "notice" of table "public.pending_work" is not a JSON object
+        column "gone" of table "public.pending_work" is NULL
+        column "gone" of table "public.pending_work" is NULL
+        column "stage" of table "public.pending_work" is NULL
+        column "key" of table "public.pending_work" is NULL
+        column "stage_state" of table "public.pending_work" is not a stage state
+        column "attempt_count" of table "public.pending_work" is not an integer in range"#]]
+    .assert_eq(&errors.join("\n"));
 }

@@ -258,7 +258,8 @@ impl State {
         if gone {
             return self.observe_newest(newest, None);
         }
-        let shown = newest.as_ref().is_some_and(|newest| Rank::of(&newest.0) >= rank);
+        // What the log will not show is not waited for: an older version still on its way then costs a claim that fails, and a read.
+        let shown = self.settings.quiet || newest.as_ref().is_some_and(|newest| Rank::of(&newest.0) >= rank);
         // A row at rest that the log has shown already needs no place here any more.
         if !(matches!(phase, Phase::Finished) && shown) {
             self.rows.put(key, Row::new(rank, stage, 0, phase));

@@ -1,62 +1,239 @@
-//! The publication: that it exists, has our tables, and lets everything through that we need.
+//! The publications: that they exist, have our tables, let everything through that we need, and no more.
 
 use postrider_core::error::{ErrorKind, Result};
+use postrider_core::route::{OutboxTable, WorkMapping};
 use tokio_postgres::Row;
 
 use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
+use crate::notices;
 use crate::objects::{SourceObjects, event_columns, outbox_name, streamed_columns, work_name};
 use crate::quote::{quote_identifier, quote_table};
 
 pub(super) async fn check(connection: &Connection, objects: &SourceObjects, version: i64) -> Result<Vec<Finding>> {
-    let text =
-        "SELECT puballtables, pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication WHERE pubname = $1";
-    let name: Parameters = vec![Box::new(objects.publication.clone())];
-    let rows = connection.query(&text.into(), &name).await?;
-    let Some(row) = rows.first() else {
-        return Ok(vec![Finding::new(
-            Severity::Error,
-            ErrorKind::PublicationMissing,
-            Subject::Publication,
-            format!("There is no publication \"{}\".", objects.publication),
-            "`postrider setup` creates it. It must be there before the slot is.",
-        )]);
-    };
-    let mut findings = actions(row, objects)?;
-    if field(row, 0)? {
+    let streamed = objects.routing.work.as_ref().filter(|_| !objects.quiet);
+    let mut tables: Vec<Wanted<'_>> = objects.routing.outbox_tables.iter().map(Wanted::outbox).collect();
+    tables.extend(streamed.map(Wanted::work));
+    let actions: &[_] =
+        if streamed.is_some() { &["insert", "update", "delete", "truncate"] } else { &["insert", "truncate"] };
+    let main = Checked { name: &objects.publication, actions };
+    let mut findings = main.check(connection, tables, version).await?;
+    if let (Some(name), Some(mapping)) = (objects.work_publication(), &objects.routing.work) {
+        let own = Checked { name: &name, actions: &["insert"] };
+        findings.extend(own.check(connection, vec![Wanted::work(mapping)], version).await?);
+        findings.extend(quiet(connection, objects, &name, mapping).await?);
+    }
+    Ok(findings)
+}
+
+/// What keeps our own transitions out of the log: that nothing publishes them, and that the triggers tell the rest.
+async fn quiet(
+    connection: &Connection,
+    objects: &SourceObjects,
+    own: &str,
+    mapping: &WorkMapping,
+) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let (table, main) = (work_name(mapping), quote_identifier(&objects.publication));
+    if !notices::are_there(connection, mapping).await? {
         findings.push(Finding::new(
-            Severity::Warning,
+            Severity::Error,
             ErrorKind::Table,
-            Subject::Publication,
-            format!(
-                "The publication \"{}\" is for all tables: updates of any table without a key fail.",
-                objects.publication
-            ),
-            "Publish the outbox and the work table only.",
+            Subject::WorkTable,
+            format!("The table {table} does not tell what other sessions do to its rows: a trigger is missing or another one."),
+            "`postrider setup` makes the triggers. Or say work.quiet = false: then the log brings all changes, ours among them.",
         ));
     }
-    for published in published(connection, objects, version).await? {
-        findings.extend(published.judge(objects));
+    let text = "SELECT EXISTS (SELECT FROM pg_publication_tables WHERE pubname = $1 AND schemaname = $2 AND tablename = $3), \
+         EXISTS (SELECT FROM pg_publication WHERE pubname = $4 AND (pubupdate OR pubdelete))";
+    let texts = [&objects.publication, &mapping.schema, &mapping.table, own];
+    let parameters: Parameters = texts.into_iter().map(|text| Box::new(text.to_owned()) as Box<_>).collect();
+    let rows = connection.query(&text.into(), &parameters).await?;
+    let Some(row) = rows.first() else { return Ok(findings) };
+    let loud = |sentence, hint| Finding::new(Severity::Warning, ErrorKind::Table, Subject::Publication, sentence, hint);
+    if field(row, 0)? {
+        findings.push(loud(
+            format!(
+                "The publication {main} has the table {table}, too: our own transitions come back through the log."
+            ),
+            format!("ALTER PUBLICATION {main} DROP TABLE {table};"),
+        ));
     }
-    findings.extend(partitioned(connection, objects).await?);
+    if field(row, 1)? {
+        let own = quote_identifier(own);
+        findings.push(loud(
+            format!(
+                "The publication {own} publishes more than inserts: our own transitions come back through the log."
+            ),
+            format!("ALTER PUBLICATION {own} SET (publish = 'insert');"),
+        ));
+    }
     Ok(findings)
+}
+
+/// One publication, and what it must let through.
+struct Checked<'a> {
+    name: &'a str,
+    actions: &'a [&'a str],
+}
+
+/// A table that it must have.
+struct Wanted<'a> {
+    schema: &'a str,
+    table: &'a str,
+    /// Quoted.
+    name: String,
+    /// The columns that we need of it.
+    needed: Vec<&'a str>,
 }
 
 /// One of our tables as the publication has it.
 struct Published<'a> {
-    name: String,
-    /// The columns that we need of it.
-    needed: Vec<&'a str>,
+    wanted: Wanted<'a>,
     present: bool,
     /// `None` where the version has no column lists.
     columns: Option<Vec<String>>,
     has_filter: bool,
 }
 
+impl<'a> Wanted<'a> {
+    fn outbox(table: &'a OutboxTable) -> Wanted<'a> {
+        let needed = event_columns(&table.columns);
+        Wanted { schema: &table.schema, table: &table.table, name: outbox_name(table), needed }
+    }
+
+    fn work(mapping: &'a WorkMapping) -> Wanted<'a> {
+        let needed = streamed_columns(mapping);
+        Wanted { schema: &mapping.schema, table: &mapping.table, name: work_name(mapping), needed }
+    }
+}
+
+impl Checked<'_> {
+    async fn check(&self, connection: &Connection, tables: Vec<Wanted<'_>>, version: i64) -> Result<Vec<Finding>> {
+        let text =
+            "SELECT puballtables, pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication WHERE pubname = $1";
+        let rows = connection.query(&text.into(), &vec![Box::new(self.name.to_owned())]).await?;
+        let Some(row) = rows.first() else {
+            return Ok(vec![Finding::new(
+                Severity::Error,
+                ErrorKind::PublicationMissing,
+                Subject::Publication,
+                format!("There is no publication \"{}\".", self.name),
+                "`postrider setup` creates it. It must be there before the slot is.",
+            )]);
+        };
+        let mut findings = self.judge_actions(row)?;
+        if field(row, 0)? {
+            findings.push(Finding::new(
+                Severity::Warning,
+                ErrorKind::Table,
+                Subject::Publication,
+                format!(
+                    "The publication \"{}\" is for all tables: updates of any table without a key fail.",
+                    self.name
+                ),
+                "Publish the outbox and the work table only.",
+            ));
+        }
+        for published in self.published(connection, tables, version).await? {
+            findings.extend(published.judge(self.name));
+        }
+        findings.extend(self.partitioned(connection).await?);
+        Ok(findings)
+    }
+
+    fn judge_actions(&self, row: &Row) -> Result<Vec<Finding>> {
+        let mut missing = Vec::new();
+        for (action, column) in [("insert", 1), ("update", 2), ("delete", 3)] {
+            if self.actions.contains(&action) && !field::<bool>(row, column)? {
+                missing.push(action);
+            }
+        }
+        let publication = quote_identifier(self.name);
+        let all = if self.actions.contains(&"truncate") { "insert, update, delete, truncate" } else { "insert" };
+        let publish = format!("ALTER PUBLICATION {publication} SET (publish = '{all}');");
+        let mut findings = Vec::new();
+        if !missing.is_empty() {
+            findings.push(Finding::new(
+                Severity::Error,
+                ErrorKind::PublicationMissing,
+                Subject::Publication,
+                format!("The publication {publication} does not publish {}.", missing.join(", ")),
+                publish.clone(),
+            ));
+        }
+        if self.actions.contains(&"truncate") && !field::<bool>(row, 4)? {
+            findings.push(Finding::new(
+                Severity::Note,
+                ErrorKind::PublicationMissing,
+                Subject::Publication,
+                format!("The publication {publication} does not publish truncate, so that nobody is told of one."),
+                publish,
+            ));
+        }
+        Ok(findings)
+    }
+
+    /// What PostgreSQL does not send of partitioned tables, for each that is published, be it by its partitions.
+    async fn partitioned(&self, connection: &Connection) -> Result<Vec<Finding>> {
+        let text = "SELECT DISTINCT n.nspname::text, root.relname::text, p.pubviaroot \
+             FROM pg_publication_tables AS t JOIN pg_publication AS p USING (pubname) \
+             JOIN pg_class AS c ON c.oid = format('%I.%I', t.schemaname, t.tablename)::regclass \
+             JOIN pg_class AS root ON root.oid = pg_partition_root(c.oid) JOIN pg_namespace AS n ON n.oid = root.relnamespace \
+             WHERE pubname = $1 AND (c.relispartition OR c.relkind = 'p') ORDER BY 1, 2";
+        let rows = connection.query(&text.into(), &vec![Box::new(self.name.to_owned())]).await?;
+        let mut findings = Vec::new();
+        for row in &rows {
+            let name = quote_table(field(row, 0)?, field(row, 1)?);
+            let (unsaid, hint) = if field(row, 2)? {
+                (
+                    "via its root: rows of a table that is attached filled are not sent, nor is the truncation of a partition",
+                    "Attach tables empty and insert into the root; delete a partition's rows before it is truncated.",
+                )
+            } else {
+                (
+                    "by its partitions: rows of a table that is attached filled are not sent, and a detached one falls silent",
+                    "Attach tables empty and insert into the root. SET (publish_via_partition_root) gives changes the table's own name.",
+                )
+            };
+            let sentence = format!("The table {name} is partitioned and published {unsaid}.");
+            findings.push(Finding::new(Severity::Warning, ErrorKind::Table, Subject::Publication, sentence, hint));
+        }
+        Ok(findings)
+    }
+
+    async fn published<'t>(
+        &self,
+        connection: &Connection,
+        tables: Vec<Wanted<'t>>,
+        version: i64,
+    ) -> Result<Vec<Published<'t>>> {
+        let has_lists = version >= 150_000;
+        let details = if has_lists { "attnames::text[], rowfilter IS NOT NULL" } else { "NULL::text[], false" };
+        let text = format!(
+            "SELECT schemaname::text, tablename::text, {details} FROM pg_publication_tables WHERE pubname = $1"
+        );
+        let rows = connection.query(&text.into(), &vec![Box::new(self.name.to_owned())]).await?;
+        let mut published = Vec::new();
+        for wanted in tables {
+            let mut found = Published { wanted, present: false, columns: None, has_filter: false };
+            for row in &rows {
+                if field::<&str>(row, 0)? == found.wanted.schema && field::<&str>(row, 1)? == found.wanted.table {
+                    found.present = true;
+                    found.columns = field(row, 2)?;
+                    found.has_filter = field(row, 3)?;
+                }
+            }
+            published.push(found);
+        }
+        Ok(published)
+    }
+}
+
 impl Published<'_> {
-    fn judge(&self, objects: &SourceObjects) -> Vec<Finding> {
-        let Published { name, .. } = self;
-        let publication = quote_identifier(&objects.publication);
+    fn judge(&self, publication: &str) -> Vec<Finding> {
+        let Wanted { name, needed, .. } = &self.wanted;
+        let publication = quote_identifier(publication);
         let error =
             |sentence, hint| Finding::new(Severity::Error, ErrorKind::Table, Subject::Publication, sentence, hint);
         if !self.present {
@@ -79,8 +256,7 @@ impl Published<'_> {
         }
         let missing: Vec<String> = match &self.columns {
             None => Vec::new(),
-            Some(columns) => self
-                .needed
+            Some(columns) => needed
                 .iter()
                 .filter(|needed| !columns.iter().any(|column| column == **needed))
                 .map(|column| quote_identifier(column))
@@ -97,98 +273,4 @@ impl Published<'_> {
         }
         findings
     }
-}
-
-fn actions(row: &Row, objects: &SourceObjects) -> Result<Vec<Finding>> {
-    let works = objects.routing.work.is_some();
-    let needed = [("insert", 1, true), ("update", 2, works), ("delete", 3, works)];
-    let mut missing = Vec::new();
-    for (action, column, is_needed) in needed {
-        if is_needed && !field::<bool>(row, column)? {
-            missing.push(action);
-        }
-    }
-    let mut findings = Vec::new();
-    let publication = quote_identifier(&objects.publication);
-    if !missing.is_empty() {
-        findings.push(Finding::new(
-            Severity::Error,
-            ErrorKind::PublicationMissing,
-            Subject::Publication,
-            format!("The publication {publication} does not publish {}.", missing.join(", ")),
-            format!("ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate');"),
-        ));
-    }
-    if !field::<bool>(row, 4)? {
-        findings.push(Finding::new(
-            Severity::Note,
-            ErrorKind::PublicationMissing,
-            Subject::Publication,
-            format!("The publication {publication} does not publish truncate, so that nobody is told of one."),
-            format!("ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate');"),
-        ));
-    }
-    Ok(findings)
-}
-
-/// What PostgreSQL does not send of partitioned tables, for each that is published, be it by its partitions.
-async fn partitioned(connection: &Connection, objects: &SourceObjects) -> Result<Vec<Finding>> {
-    let text = "SELECT DISTINCT n.nspname::text, root.relname::text, p.pubviaroot \
-         FROM pg_publication_tables AS t JOIN pg_publication AS p USING (pubname) \
-         JOIN pg_class AS c ON c.oid = format('%I.%I', t.schemaname, t.tablename)::regclass \
-         JOIN pg_class AS root ON root.oid = pg_partition_root(c.oid) JOIN pg_namespace AS n ON n.oid = root.relnamespace \
-         WHERE pubname = $1 AND (c.relispartition OR c.relkind = 'p') ORDER BY 1, 2";
-    let rows = connection.query(&text.into(), &vec![Box::new(objects.publication.clone())]).await?;
-    let mut findings = Vec::new();
-    for row in &rows {
-        let name = quote_table(field(row, 0)?, field(row, 1)?);
-        let (unsaid, hint) = if field(row, 2)? {
-            (
-                "via its root: rows of a table that is attached filled are not sent, nor is the truncation of a partition",
-                "Attach tables empty and insert into the root; delete a partition's rows before it is truncated.",
-            )
-        } else {
-            (
-                "by its partitions: rows of a table that is attached filled are not sent, and a detached one falls silent",
-                "Attach tables empty and insert into the root. SET (publish_via_partition_root) gives changes the table's own name.",
-            )
-        };
-        let sentence = format!("The table {name} is partitioned and published {unsaid}.");
-        findings.push(Finding::new(Severity::Warning, ErrorKind::Table, Subject::Publication, sentence, hint));
-    }
-    Ok(findings)
-}
-
-async fn published<'a>(
-    connection: &Connection,
-    objects: &'a SourceObjects,
-    version: i64,
-) -> Result<Vec<Published<'a>>> {
-    let has_lists = version >= 150_000;
-    let details = if has_lists { "attnames::text[], rowfilter IS NOT NULL" } else { "NULL::text[], false" };
-    let text =
-        format!("SELECT schemaname::text, tablename::text, {details} FROM pg_publication_tables WHERE pubname = $1");
-    let rows = connection.query(&text.into(), &vec![Box::new(objects.publication.clone())]).await?;
-    let mut tables = Vec::new();
-    for table in &objects.routing.outbox_tables {
-        let needed = event_columns(&table.columns);
-        tables.push((table.schema.as_str(), table.table.as_str(), outbox_name(table), needed));
-    }
-    if let Some(mapping) = &objects.routing.work {
-        let needed = streamed_columns(mapping);
-        tables.push((mapping.schema.as_str(), mapping.table.as_str(), work_name(mapping), needed));
-    }
-    let mut published = Vec::new();
-    for (schema, table, name, needed) in tables {
-        let mut found = Published { name, needed, present: false, columns: None, has_filter: false };
-        for row in &rows {
-            if field::<&str>(row, 0)? == schema && field::<&str>(row, 1)? == table {
-                found.present = true;
-                found.columns = field(row, 2)?;
-                found.has_filter = field(row, 3)?;
-            }
-        }
-        published.push(found);
-    }
-    Ok(published)
 }

@@ -31,6 +31,8 @@ struct Facts {
     identity_columns: Vec<String>,
     /// The publication names columns of the table.
     has_column_list: bool,
+    /// Only what is inserted is published, which takes no replica identity.
+    only_inserts: bool,
     /// Each column with its type's name in `pg_type`.
     columns: BTreeMap<String, String>,
     fillfactor: i64,
@@ -86,6 +88,7 @@ impl Facts {
             identity: field(row, 1)?,
             identity_columns: field(row, 3)?,
             has_column_list: has_column_list(connection, oid, &objects.publication).await?,
+            only_inserts: subject == Subject::WorkTable && objects.quiet,
             columns: columns(connection, oid).await?,
             fillfactor: field(row, 2)?,
             unique_keys: unique_keys(connection, oid).await?,
@@ -160,6 +163,7 @@ impl Facts {
                 format!("ALTER TABLE {name} REPLICA IDENTITY DEFAULT;"),
             )),
             "f" => None,
+            _ if self.only_inserts => None,
             _ if self.identity_columns.is_empty() => Some(self.error(
                 format!("The table {name} has no replica identity: once it is published, the application's updates and deletes of it fail."),
                 format!("Give {name} a primary key."),

@@ -68,9 +68,10 @@ impl PluginOptions {
         Ok(PluginOptions { protocol, streaming, two_phase: wishes.two_phase })
     }
 
-    /// The list between the parentheses. The publication's name is an identifier within a list within a literal.
-    pub(crate) fn list(self, publication: &str) -> String {
-        let publications = quote_identifier(publication).replace('\'', "''");
+    /// The list between the parentheses. A publication's name is an identifier within a list within a literal.
+    pub(crate) fn list(self, publications: &[String]) -> String {
+        let quoted = |name: &String| quote_identifier(name).replace('\'', "''");
+        let publications = publications.iter().map(quoted).collect::<Vec<_>>().join(",");
         let mut list =
             format!("proto_version '{}', publication_names '{publications}', messages 'true'", self.protocol);
         match self.streaming {
@@ -92,7 +93,9 @@ mod tests {
 
     fn list(server_version: u32, streaming: bool, two_phase: bool, slot_two_phase: bool) -> String {
         match PluginOptions::choose(server_version, Wishes { streaming, two_phase }, slot_two_phase) {
-            Ok(options) => options.list("p").replace(", publication_names '\"p\"', messages 'true'", " …"),
+            Ok(options) => {
+                options.list(&["p".to_owned()]).replace(", publication_names '\"p\"', messages 'true'", " …")
+            }
             Err(error) => error.report(),
         }
     }
@@ -140,7 +143,7 @@ mod tests {
     #[test]
     fn a_publication_is_quoted_once_for_each_layer() {
         let options = PluginOptions { protocol: 1, streaming: Streaming::Off, two_phase: false };
-        expect![[r#"proto_version '1', publication_names '"it''s a ""p"""', messages 'true'"#]]
-            .assert_eq(&options.list("it's a \"p\""));
+        expect![[r#"proto_version '1', publication_names '"it''s a ""p""","q"', messages 'true'"#]]
+            .assert_eq(&options.list(&["it's a \"p\"".to_owned(), "q".to_owned()]));
     }
 }

@@ -26,7 +26,7 @@ const SERVER_VERSION_ON_DEMAND: u32 = 190_000;
 pub(crate) struct Wanted<'a> {
     pub(crate) options: &'a ConnectOptions,
     pub(crate) slot: &'a str,
-    pub(crate) publication: &'a str,
+    pub(crate) publications: &'a [String],
     /// A standby will do.
     pub(crate) standby: bool,
     /// The end of our journal.
@@ -59,7 +59,8 @@ pub(crate) struct Server {
     /// The end of what it has of its log on disk.
     pub(crate) flushed: Lsn,
     database: String,
-    has_publication: bool,
+    /// The first of the publications that is not there.
+    missing_publication: Option<String>,
 }
 
 /// Checks the server, the slot and the publication, on a connection that is to become the stream.
@@ -68,8 +69,8 @@ pub(crate) struct Server {
 /// `WalLevel`, `SlotMissing`, `SlotInUse`, `SlotForeign`, `SlotLost`, `PublicationMissing`, `Configuration` (an old server, a
 /// standby), each with what to do.
 pub(crate) async fn check(wire: &mut Wire, wanted: &Wanted<'_>) -> Result<Cleared> {
-    let Wanted { slot, publication, durable_end, after_peer, .. } = *wanted;
-    let server = ask_server(wire, publication).await?;
+    let Wanted { slot, publications, durable_end, after_peer, .. } = *wanted;
+    let server = ask_server(wire, publications).await?;
     check_server(&server, wanted)?;
     let found = ask_slot(wire, slot).await?;
     let place = Place { slot, database: &server.database, durable_end, after_peer };
@@ -86,10 +87,10 @@ pub(crate) async fn check(wire: &mut Wire, wanted: &Wanted<'_>) -> Result<Cleare
     if let SlotState::Behind { confirmed } = state {
         tracing::info!(%confirmed, journal = %durable_end, "the slot is behind our journal: what comes again is dropped");
     }
-    if !server.has_publication {
+    if let Some(publication) = &server.missing_publication {
         return Err(Error::new(ErrorKind::PublicationMissing, "the publication does not exist")
             .with_detail(format!("It is \"{publication}\" in database \"{}\".", server.database))
-            .with_hint(format!("If the slot is new, `postrider setup` makes the publication; it must be older than the slot, so drop the slot first: {}", drop_slot_statement(slot))));
+            .with_hint(format!("If the slot is new, `postrider setup` makes the publication; it must be older than the slot, so drop the slot first: {} For a publication that ends in \"_work\", `work.quiet = false` goes on without it.", drop_slot_statement(slot))));
     }
     let (confirmed, two_phase) =
         found.map_or((Lsn::ZERO, false), |slot| (slot.confirmed.unwrap_or(Lsn::ZERO), slot.two_phase));
@@ -122,13 +123,15 @@ pub(crate) async fn ask_slot(wire: &mut Wire, slot: &str) -> Result<Option<Slot>
 }
 
 /// What the checks are about, asked at once.
-pub(crate) async fn ask_server(wire: &mut Wire, publication: &str) -> Result<Server> {
+pub(crate) async fn ask_server(wire: &mut Wire, publications: &[String]) -> Result<Server> {
     let sql = format!(
         "SELECT current_setting('server_version_num'), pg_is_in_recovery(), current_setting('wal_level'),
                 (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'),
                 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END,
-                current_database(), EXISTS (SELECT FROM pg_publication WHERE pubname = {})",
-        quote_literal(publication)
+                current_database(),
+                (SELECT name FROM unnest(ARRAY[{}]) WITH ORDINALITY AS wanted (name, ord)
+                 WHERE NOT EXISTS (SELECT FROM pg_publication WHERE pubname = name) ORDER BY ord LIMIT 1)",
+        publications.iter().map(|name| quote_literal(name)).collect::<Vec<_>>().join(", ")
     );
     let mut row = one_row(wire, &sql).await?.ok_or_else(no_answer)?;
     Ok(Server {
@@ -138,7 +141,7 @@ pub(crate) async fn ask_server(wire: &mut Wire, publication: &str) -> Result<Ser
         wal_sender_timeout: Duration::from_millis(row.parsed()?),
         flushed: row.parsed()?,
         database: row.text()?,
-        has_publication: row.truth()?,
+        missing_publication: row.take(),
     })
 }
 

@@ -53,6 +53,16 @@ impl Database {
         parse(&self.cluster.url_of(&self.name))
     }
 
+    /// The superuser's address of another database of the cluster.
+    pub(crate) fn options_of(&self, database: &str) -> ConnectOptions {
+        parse(&self.cluster.url_of(database))
+    }
+
+    /// A session in another database of the cluster.
+    pub(crate) async fn client_of(&self, database: &str) -> Client {
+        connect(&self.options_of(database)).await
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -142,6 +152,7 @@ pub(crate) fn canonical_objects(name: &str) -> SourceObjects {
         two_phase: false,
         failover: Failover::default(),
         standby: false,
+        quiet: false,
         routing,
         history: true,
     }

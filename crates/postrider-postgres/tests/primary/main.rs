@@ -8,5 +8,6 @@ mod history;
 mod left_out;
 mod mapped;
 mod owners;
+mod quiet;
 mod setup;
 mod work_table;

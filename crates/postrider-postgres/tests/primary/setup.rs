@@ -49,7 +49,7 @@ fn there_is_no_column_list_where_it_would_do_harm() {
         (&own, Circumstances::unseen(15, &own), "work"),
     ] {
         let steps = plan(&SetupSettings { objects: objects.clone(), role: None }, &circumstances).unwrap();
-        let publication = steps.iter().find(|step| step.object == StepObject::Publication).unwrap();
+        let publication = steps.iter().find(|step| matches!(step.object, StepObject::Publication { .. })).unwrap();
         assert!(publication.sql.contains(&format!("\"public\".\"{table}\"\n    WITH")), "{}", publication.sql);
         assert_eq!(publication.purpose.contains("`postrider setup` asks"), table == "work", "{}", publication.purpose);
     }

@@ -110,6 +110,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         [work]
         table = "w"
         history = { enabled = true, retention = "30d" }
+        quiet = true
         columns = { key = ["group_id", "quote_id"], stage = "stage", stage_state = "stage_state",
             attempt_count = "attempt_count", deferral_count = "deferral_count", fence = "fence", epoch = "epoch",
             next_attempt_at = "next_attempt_at", lease_until = "lease_until", lease_owner = "lease_owner",

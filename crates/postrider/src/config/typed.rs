@@ -178,6 +178,11 @@ typed_table! {
     Work {
         /// The table: `"schema.table"`; without a schema, `public`. Mandatory.
         table: String,
+        /// Keep Postrider's own transitions out of the log: the work table gets a publication of its own, `<publication>_work`, with
+        /// its inserts only, and a trigger that tells what every other session does to its rows. That costs the server less
+        /// for each stage. `false`: the log brings every change of the table, ours among them, and the table has no trigger.
+        /// Default: `true`.
+        quiet: bool,
         /// The table's own names for the columns; what is left out has the name of its key.
         columns: WorkColumns,
         /// Request headers of every stage; values as for a stage's.

@@ -8,6 +8,7 @@ use postrider_core::pgoutput::TupleValue;
 use postrider_core::relation::Relation;
 use postrider_core::route::{Route, Router, Routing};
 use postrider_core::shape::{self, WorkChange};
+use postrider_core::work::WorkKey;
 
 /// What kind of changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -75,12 +76,15 @@ impl Filter {
         }
         let (keys, stages) = (&self.arguments.keys, &self.arguments.stages);
         let event = match self.router.route(seen.change)? {
-            Route::Work(_) if self.arguments.kind == Kind::Outbox => return Ok(Wanted::No),
+            Route::Work(_) | Route::WorkNotice(_) if self.arguments.kind == Kind::Outbox => return Ok(Wanted::No),
             Route::Work(row) => {
-                let in_stage = stages.is_empty()
-                    || matches!(shape::work_change(&row)?, WorkChange::Version { version, .. }
-                        if stages.iter().any(|stage| stage == version.stage.as_str()));
-                return Ok(if in_stage && self.has_key(seen.change) { Wanted::Row } else { Wanted::No });
+                let is_wanted = in_stage(&shape::work_change(&row)?, stages) && self.has_key(seen.change);
+                return Ok(if is_wanted { Wanted::Row } else { Wanted::No });
+            }
+            Route::WorkNotice(notice) => {
+                let change = shape::noticed_change(&notice)?;
+                let is_wanted = in_stage(&change, stages) && concerns(&change, keys);
+                return Ok(if is_wanted { Wanted::Row } else { Wanted::No });
             }
             _ if self.arguments.kind != Kind::Outbox => return Ok(Wanted::No),
             Route::Outbox(row) => shape::outbox_event(&row, seen.position, seen.head.committed_at)?,
@@ -123,6 +127,24 @@ impl Filter {
                 Change::Truncate { .. } | Change::Message(_) => false,
             }
     }
+}
+
+fn in_stage(change: &WorkChange, stages: &[String]) -> bool {
+    stages.is_empty()
+        || matches!(change, WorkChange::Version { version, .. }
+            if stages.iter().any(|stage| stage == version.stage.as_str()))
+}
+
+/// Whether a part of the row's key, as it is or was, is wanted.
+fn concerns(change: &WorkChange, keys: &[String]) -> bool {
+    let is_wanted = |key: &WorkKey| key.parts().any(|part| keys.iter().any(|key| key == part));
+    keys.is_empty()
+        || match change {
+            WorkChange::Version { version, moved_from } => {
+                is_wanted(&version.key) || moved_from.as_ref().is_some_and(is_wanted)
+            }
+            WorkChange::Gone(key) => is_wanted(key),
+        }
 }
 
 /// Whether a column of the key has a value that is wanted.

@@ -25,6 +25,8 @@ pub(crate) struct Work {
     pub(crate) mapping: WorkMapping,
     /// How long the history of a workflow that has ended is kept; `None`: there is none.
     pub(crate) history: Option<Duration>,
+    /// Our own transitions are kept out of the log.
+    pub(crate) quiet: bool,
     pub(crate) graph: StageGraph,
     /// One for each stage of the graph.
     pub(crate) endpoints: BTreeMap<StageName, Endpoint>,
@@ -85,7 +87,8 @@ impl Reader<'_> {
         let endpoint_policies = self.endpoint_policies(work.endpoint, all_known.then_some(&origins));
         // Where a stage has no name, a `next` that names no stage may mean that one.
         let graph = if incomplete { None } else { self.graph(policies, &places) };
-        Some(Work { mapping: mapping?, history, graph: graph?, endpoints, endpoint_policies })
+        let quiet = work.quiet.is_none_or(|quiet| quiet.value);
+        Some(Work { mapping: mapping?, history, quiet, graph: graph?, endpoints, endpoint_policies })
     }
 
     fn history(&mut self, typed: typed::History, replay_window: Option<Duration>) -> Option<Duration> {

@@ -1,0 +1,54 @@
+//! What the work table's trigger tells, as a change of the row.
+//!
+//! Where an executor's own transitions are kept out of the log, the publication has the work table's inserts only. What every
+//! other session does comes as a transactional logical message that the trigger of `sql/source/0003_create_work_notices.sql`
+//! writes: a JSON object with the columns under their canonical names, all of them text or null.
+
+use super::{ShapeError, WorkChange, version_of};
+use crate::pgoutput::TupleValue;
+use crate::route::{WorkNotice, work_slot};
+use crate::value::ValueProblem;
+use crate::work::WorkKey;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// The members of a version in the order of [`work_slot`].
+const MEMBERS: [&str; work_slot::COUNT] = [
+    "stage",
+    "stage_state",
+    "attempt_count",
+    "deferral_count",
+    "fence",
+    "epoch",
+    "next_attempt_at",
+    "lease_until",
+    "lease_owner",
+    "closed_at",
+];
+
+/// The change that a notice tells: `{"gone": [key]}`, or a version with its `key`, and `was` where the key was another one.
+pub fn noticed_change(notice: &WorkNotice<'_>) -> Result<WorkChange, ShapeError> {
+    let error =
+        |member: &str, problem| ShapeError { table: Arc::clone(notice.table), column: member.to_owned(), problem };
+    let members: Map<String, Value> =
+        serde_json::from_slice(notice.content).map_err(|_| error("notice", ValueProblem::NotJsonObject))?;
+    let key = |member: &str| read_key(members.get(member)).map_err(|problem| error(member, problem));
+    if members.contains_key("gone") {
+        return Ok(WorkChange::Gone(key("gone")?));
+    }
+    let columns = MEMBERS.map(|member| match members.get(member) {
+        Some(Value::String(text)) => TupleValue::Text(text.as_bytes()),
+        _ => TupleValue::Null,
+    });
+    let version = version_of(key("key")?, columns, |slot, problem| {
+        error(MEMBERS.get(slot).copied().unwrap_or_default(), problem)
+    })?;
+    let moved_from = members.contains_key("was").then(|| key("was")).transpose()?;
+    Ok(WorkChange::Version { version, moved_from })
+}
+
+fn read_key(parts: Option<&Value>) -> Result<WorkKey, ValueProblem> {
+    let parts = parts.and_then(Value::as_array).filter(|parts| !parts.is_empty()).ok_or(ValueProblem::Null)?;
+    let texts: Option<Vec<&str>> = parts.iter().map(Value::as_str).collect();
+    Ok(WorkKey::new(texts.ok_or(ValueProblem::Null)?))
+}
