@@ -80,6 +80,7 @@ impl Play {
             endpoints,
             key_names: vec!["k".to_owned()],
             owner: OwnerId(1),
+            quiet: true,
         };
         let (limits, clock) = (Limits::default(), ServerClock::new(world.clone()));
         let state = State::new(settings, limits, world.clone(), clock, Arc::new(Telemetry::default()));
