@@ -14,6 +14,7 @@ mod kills;
 mod life;
 mod outage;
 mod quiet;
+mod races;
 mod room;
 mod servers;
 mod slot;

@@ -4,10 +4,10 @@
 //! [`Violation`] of the invariants I1 to I9 of the stage protocol. It knows nothing of the engine: the records are written
 //! by those who saw the facts (the table, the receivers, the sinks, the slot).
 
+pub mod lines;
 mod rows;
 mod stream;
 
-use crate::ports::Transition;
 use crate::position::{Lsn, Position};
 use crate::work::{OwnerId, StageName, WorkKey};
 use rows::Rows;
@@ -35,8 +35,8 @@ pub enum Record {
     AnswerStored { idempotency_key: Arc<str>, fingerprint: u64, body_hash: u64 },
     /// A receiver answered a request as done; the hash is over status and body.
     AnswerGiven { idempotency_key: Arc<str>, fingerprint: u64, body_hash: u64 },
-    /// An outcome was committed under the fence of its claim.
-    CheckpointWritten { key: WorkKey, stage: StageName, fence: i64, owner: OwnerId, transition: Transition },
+    /// An outcome was committed under the fence of its claim. `deferred`: the row was put off, and this counted as a deferral.
+    CheckpointWritten { key: WorkKey, stage: StageName, fence: i64, owner: OwnerId, deferred: bool },
     /// The row is in another stage than before, or in the same one anew.
     StageEntered { key: WorkKey, stage: StageName, cause: Cause },
     /// The row waits for a person.
@@ -150,7 +150,11 @@ impl fmt::Display for Invariant {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     pub invariant: Invariant,
+    /// The row's key with slashes, the event's id, the idempotency key, the call's reference, or the slot.
+    pub about: String,
     pub sentence: String,
+    /// The records that show it, by their place in the history: what it contradicts, and itself.
+    pub records: Vec<usize>,
 }
 
 impl fmt::Display for Violation {
@@ -166,11 +170,11 @@ pub fn check(records: &[Record], rules: &Rules) -> Vec<Violation> {
     let mut stream = Stream::new(rules);
     let mut answers = Answers::default();
     let mut intents = Intents::default();
-    for record in records {
-        rows.take(record, &mut found);
-        stream.take(record, &mut found);
-        answers.take(record, &mut found);
-        intents.take(record, &mut found);
+    for (at, record) in records.iter().enumerate() {
+        rows.take(at, record, &mut found);
+        stream.take(at, record, &mut found);
+        answers.take(at, record, &mut found);
+        intents.take(at, record, &mut found);
     }
     if rules.at_rest {
         rows.end(&mut found);
@@ -182,30 +186,35 @@ pub fn check(records: &[Record], rules: &Rules) -> Vec<Violation> {
 /// I5.
 #[derive(Debug, Default)]
 struct Answers<'a> {
-    fingerprints: BTreeMap<&'a str, u64>,
-    bodies: BTreeMap<&'a str, u64>,
+    /// Each with the record that brought it first.
+    fingerprints: BTreeMap<&'a str, (u64, usize)>,
+    bodies: BTreeMap<&'a str, (u64, usize)>,
 }
 
 impl<'a> Answers<'a> {
-    fn take(&mut self, record: &'a Record, found: &mut Vec<Violation>) {
+    fn take(&mut self, at: usize, record: &'a Record, found: &mut Vec<Violation>) {
         match record {
             Record::RequestReceived { idempotency_key, fingerprint, .. } => {
-                self.fingerprint(idempotency_key, *fingerprint, found);
+                self.fingerprint(at, idempotency_key, *fingerprint, found);
             }
             Record::AnswerStored { idempotency_key, fingerprint, body_hash }
             | Record::AnswerGiven { idempotency_key, fingerprint, body_hash } => {
-                self.fingerprint(idempotency_key, *fingerprint, found);
-                if *self.bodies.entry(idempotency_key).or_insert(*body_hash) != *body_hash {
-                    report(found, Invariant::I5, format!("key {idempotency_key} was answered in two ways"));
+                self.fingerprint(at, idempotency_key, *fingerprint, found);
+                let (first, before) = *self.bodies.entry(idempotency_key).or_insert((*body_hash, at));
+                if first != *body_hash {
+                    let sentence = format!("key {idempotency_key} was answered in two ways");
+                    found.push(violation(Invariant::I5, idempotency_key, sentence, &[before, at]));
                 }
             }
             _ => {}
         }
     }
 
-    fn fingerprint(&mut self, key: &'a str, fingerprint: u64, found: &mut Vec<Violation>) {
-        if *self.fingerprints.entry(key).or_insert(fingerprint) != fingerprint {
-            report(found, Invariant::I5, format!("key {key} came with two fingerprints"));
+    fn fingerprint(&mut self, at: usize, key: &'a str, fingerprint: u64, found: &mut Vec<Violation>) {
+        let (first, before) = *self.fingerprints.entry(key).or_insert((fingerprint, at));
+        if first != fingerprint {
+            let sentence = format!("key {key} came with two fingerprints");
+            found.push(violation(Invariant::I5, key, sentence, &[before, at]));
         }
     }
 }
@@ -213,21 +222,23 @@ impl<'a> Answers<'a> {
 /// I8.
 #[derive(Debug, Default)]
 struct Intents<'a> {
-    /// Sent, and neither an outcome nor a look-up since.
-    open: BTreeSet<&'a str>,
+    /// Sent (where), and neither an outcome nor a look-up since.
+    open: BTreeMap<&'a str, usize>,
     written: BTreeSet<&'a str>,
 }
 
 impl<'a> Intents<'a> {
-    fn take(&mut self, record: &'a Record, found: &mut Vec<Violation>) {
+    fn take(&mut self, at: usize, record: &'a Record, found: &mut Vec<Violation>) {
         match record {
             Record::IntentWritten { reference } => drop(self.written.insert(reference)),
             Record::IntentSent { reference } => {
                 if !self.written.contains(&**reference) {
-                    report(found, Invariant::I8, format!("call {reference} was sent without an intent"));
+                    let sentence = format!("call {reference} was sent without an intent");
+                    found.push(violation(Invariant::I8, reference, sentence, &[at]));
                 }
-                if !self.open.insert(reference) {
-                    report(found, Invariant::I8, format!("call {reference} was sent again without a look-up"));
+                if let Some(before) = self.open.insert(reference, at) {
+                    let sentence = format!("call {reference} was sent again without a look-up");
+                    found.push(violation(Invariant::I8, reference, sentence, &[before, at]));
                 }
             }
             Record::OutcomeWritten { reference } | Record::LookedUp { reference } => {
@@ -238,8 +249,8 @@ impl<'a> Intents<'a> {
     }
 }
 
-fn report(found: &mut Vec<Violation>, invariant: Invariant, sentence: String) {
-    found.push(Violation { invariant, sentence });
+fn violation(invariant: Invariant, about: &str, sentence: String, records: &[usize]) -> Violation {
+    Violation { invariant, about: about.to_owned(), sentence, records: records.to_vec() }
 }
 
 /// A row's key for a sentence.

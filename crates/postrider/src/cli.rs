@@ -9,6 +9,7 @@ mod run;
 mod setup;
 mod status;
 mod tail;
+mod verify_history;
 
 use crate::{exit, log, output};
 use clap::{Parser, Subcommand};
@@ -39,6 +40,7 @@ enum Verb {
     Journal(journal::Journal),
     Tail(tail::Tail),
     Replay(replay::Replay),
+    VerifyHistory(verify_history::VerifyHistory),
     Explain(explain::Explain),
 }
 
@@ -81,6 +83,7 @@ impl Verb {
             Verb::Journal(verb) => verb.obey(),
             Verb::Tail(verb) => verb.obey(),
             Verb::Replay(verb) => verb.obey(),
+            Verb::VerifyHistory(verb) => verb.obey(),
             Verb::Explain(verb) => verb.obey(),
         }
     }
@@ -95,6 +98,7 @@ impl Verb {
             Verb::Adopt(verb) => verb.json,
             Verb::Journal(verb) => verb.is_json(),
             Verb::Replay(verb) => verb.json,
+            Verb::VerifyHistory(verb) => verb.json,
             Verb::Explain(verb) => verb.json,
         }
     }

@@ -6,6 +6,9 @@ pub(crate) const OK: u8 = 0;
 /// `status`: the process does not run, or is not ready.
 pub(crate) const NOT_READY: u8 = 1;
 
+/// `verify-history`: the history breaks an invariant.
+pub(crate) const VIOLATED: u8 = 1;
+
 /// A second signal ended the process at once, in the shell's manner (128 + SIGINT).
 pub(crate) const SECOND_SIGNAL: i32 = 130;
 
@@ -13,7 +16,7 @@ pub(crate) const SECOND_SIGNAL: i32 = 130;
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done; with `check`: all is well; with `status`: running and ready
-  1    `status`: not running, or not ready
+  1    `status`: not running, or not ready; `verify-history`: an invariant is broken
   2    the configuration or the command line is wrong
   3    the server: unreachable, or our name, password or rights
   4    the server: slot, publication, wal_level or a table is not as it must be

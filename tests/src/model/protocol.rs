@@ -518,7 +518,7 @@ impl World<'_> {
             stage: stage(outcome.stage),
             fence: outcome.fence,
             owner: me,
-            transition: transition.clone(),
+            deferred: outcome.verdict == Verdict::Defer,
         });
         if chained {
             self.settle(row, after, Some(owner));

@@ -224,7 +224,8 @@ async fn checkpoint(database: Arc<Database>, owner: OwnerId, checkpoints: Vec<Ch
 
 fn record(sim: &Sim, owner: OwnerId, checkpoint: &Checkpoint, stored: &Stored) {
     let Checkpoint { key, stage, fence, transition, .. } = checkpoint.clone();
-    sim.record(Record::CheckpointWritten { key: key.clone(), stage, fence, owner, transition: transition.clone() });
+    let deferred = matches!(transition, Transition::Defer { counted: true, .. });
+    sim.record(Record::CheckpointWritten { key: key.clone(), stage, fence, owner, deferred });
     match transition {
         Transition::Advance { next } => {
             sim.record(Record::StageEntered { key, stage: next, cause: Cause::Success });

@@ -76,7 +76,7 @@ fn a_claim_that_was_not_sent_is_given_back() {
 }
 
 #[test]
-fn a_call_that_never_ends_is_cut_at_the_drain_time_and_asked_again_by_the_next() {
+fn e16_a_call_that_never_ends_is_cut_at_the_drain_time_and_asked_again_by_the_next() {
     let scene = Scene::start();
     let endpoint = Endpoint::alone(|_, before| if before == 0 { Play::Hold } else { Play::Answer });
     let mut rider = scene.rider("rider", two_stages(&endpoint) + "[limits]\ndrain = \"2s\"\n");

@@ -33,7 +33,7 @@ fn assert_finished(scene: &Scene) {
 }
 
 #[test]
-fn an_orchestrator_that_dies_before_its_checkpoint_leaves_one_effect() {
+fn e01_an_orchestrator_that_dies_before_its_checkpoint_leaves_one_effect() {
     let mut scene = Scene::start();
     let service = scene.start_service();
     let endpoint = Endpoint::before(&service, |request, before| match (request.path.as_str(), before) {
@@ -128,7 +128,7 @@ fn two_orchestrators_share_the_rows_and_never_a_claim() {
 }
 
 #[test]
-fn an_orchestrator_that_sleeps_longer_than_its_lease_changes_nothing_when_it_wakes() {
+fn e06_an_orchestrator_that_sleeps_longer_than_its_lease_changes_nothing_when_it_wakes() {
     let mut scene = Scene::start();
     let service = scene.start_service();
     let endpoint = Endpoint::before(&service, |_, before| if before == 0 { Play::Hold } else { Play::Answer });

@@ -1,7 +1,6 @@
 //! I1, I2 (rows), I3, I4 and I7: what happened to each row.
 
-use super::{Cause, Invariant, Record, Rules, Violation, WorkStep, name, report};
-use crate::ports::Transition;
+use super::{Cause, Invariant, Record, Rules, Violation, WorkStep, name, violation};
 use crate::work::{OwnerId, StageName, WorkKey};
 use std::collections::BTreeMap;
 
@@ -16,13 +15,16 @@ pub(super) struct Rows<'a> {
 
 #[derive(Debug, Default)]
 struct Row<'a> {
-    submitted: bool,
+    /// Where it was submitted.
+    submitted: Option<usize>,
     /// Terminal, or parked with a reason.
     at_rest: bool,
-    fence: Option<i64>,
+    /// The newest fence, and where it was written.
+    fence: Option<(i64, usize)>,
     /// Who claimed the newest fence and has not written its outcome yet.
     holder: Option<OwnerId>,
-    stage: Option<&'a StageName>,
+    /// With where the row came into it.
+    stage: Option<(&'a StageName, usize)>,
     epoch: u32,
 }
 
@@ -31,7 +33,8 @@ struct Step {
     requests: u32,
     deferrals: u32,
     resumes: u32,
-    effects: u32,
+    /// Where the first effect was.
+    effect: Option<usize>,
 }
 
 impl<'a> Rows<'a> {
@@ -41,53 +44,34 @@ impl<'a> Rows<'a> {
         Rows { stages, rows: BTreeMap::new(), steps: BTreeMap::new() }
     }
 
-    pub(super) fn take(&mut self, record: &'a Record, found: &mut Vec<Violation>) {
+    pub(super) fn take(&mut self, at: usize, record: &'a Record, found: &mut Vec<Violation>) {
         match record {
             Record::Submitted { key, stage } => {
                 let row = self.rows.entry(key).or_default();
-                row.submitted = true;
-                row.fence = Some(row.fence.unwrap_or_default());
-                row.stage = Some(stage);
+                row.submitted = Some(at);
+                row.fence = row.fence.or(Some((0, at)));
+                row.stage = Some((stage, at));
             }
             Record::ClaimWritten { key, epoch, fence, owner, .. } => {
-                let row = self.raise(key, *fence, found);
+                let row = self.raise(at, key, *fence, found);
                 row.holder = Some(*owner);
                 row.epoch = *epoch;
                 row.at_rest = false;
             }
-            Record::FenceRaised { key, fence } => self.raise(key, *fence, found).holder = None,
-            Record::Resumed { key, fence } => {
-                let row = self.raise(key, *fence, found);
-                (row.holder, row.at_rest) = (None, false);
-                if let Some(work) =
-                    row.stage.map(|stage| WorkStep { key: key.clone(), stage: stage.clone(), epoch: row.epoch })
-                {
-                    self.step(&work).resumes += 1;
-                }
-            }
-            Record::CheckpointWritten { key, stage, fence, owner, transition } => {
-                self.checkpoint(key, *fence, *owner, found);
-                if matches!(transition, Transition::Defer { counted: true, .. }) {
+            Record::FenceRaised { key, fence } => self.raise(at, key, *fence, found).holder = None,
+            Record::Resumed { key, fence } => self.resume(at, key, *fence, found),
+            Record::CheckpointWritten { key, stage, fence, owner, deferred } => {
+                self.checkpoint(at, key, (*fence, *owner), found);
+                if *deferred {
                     let epoch = self.rows.entry(key).or_default().epoch;
                     self.step(&WorkStep { key: key.clone(), stage: stage.clone(), epoch }).deferrals += 1;
                 }
             }
-            Record::StageEntered { key, stage, cause } => self.enter(key, stage, *cause, found),
+            Record::StageEntered { key, stage, cause } => self.enter(at, key, (stage, *cause), found),
             Record::Parked { key, reason } => self.rows.entry(key).or_default().at_rest = !reason.is_empty(),
             Record::Closed { key } => self.rows.entry(key).or_default().at_rest = true,
-            Record::RequestReceived { work, .. } => self.request(work, found),
-            Record::EffectCommitted { work } => {
-                let step = self.step(work);
-                step.effects += 1;
-                if step.effects > 1 {
-                    let (row, stage, epoch) = (name(&work.key), &work.stage, work.epoch);
-                    report(
-                        found,
-                        Invariant::I1,
-                        format!("stage {stage} of row {row} took effect again in epoch {epoch}"),
-                    );
-                }
-            }
+            Record::RequestReceived { work, .. } => self.request(at, work, found),
+            Record::EffectCommitted { work } => self.effect(at, work, found),
             _ => {}
         }
     }
@@ -95,60 +79,79 @@ impl<'a> Rows<'a> {
     /// Everything has come to rest: what has not is lost.
     pub(super) fn end(&self, found: &mut Vec<Violation>) {
         for (key, row) in &self.rows {
-            if row.submitted && !row.at_rest {
-                report(found, Invariant::I2, format!("row {} is neither terminal nor parked with a reason", name(key)));
+            if let Some(at) = row.submitted.filter(|_| !row.at_rest) {
+                let row = name(key);
+                let sentence = format!("row {row} is neither terminal nor parked with a reason");
+                found.push(violation(Invariant::I2, &row, sentence, &[at]));
             }
         }
     }
 
-    fn raise(&mut self, key: &'a WorkKey, fence: i64, found: &mut Vec<Violation>) -> &mut Row<'a> {
+    fn raise(&mut self, at: usize, key: &'a WorkKey, fence: i64, found: &mut Vec<Violation>) -> &mut Row<'a> {
         let row = self.rows.entry(key).or_default();
-        if row.fence.is_some_and(|held| fence <= held) {
-            let held = row.fence.unwrap_or_default();
-            report(found, Invariant::I3, format!("row {} got fence {fence} after {held}", name(key)));
+        if let Some((held, before)) = row.fence.filter(|(held, _)| fence <= *held) {
+            let name = name(key);
+            let sentence = format!("row {name} got fence {fence} after {held}");
+            found.push(violation(Invariant::I3, &name, sentence, &[before, at]));
         }
-        row.fence = Some(fence);
+        row.fence = Some((fence, at));
         row
     }
 
-    fn checkpoint(&mut self, key: &'a WorkKey, fence: i64, owner: OwnerId, found: &mut Vec<Violation>) {
+    fn resume(&mut self, at: usize, key: &'a WorkKey, fence: i64, found: &mut Vec<Violation>) {
+        let row = self.raise(at, key, fence, found);
+        (row.holder, row.at_rest) = (None, false);
+        let (stage, epoch) = (row.stage, row.epoch);
+        if let Some((stage, _)) = stage {
+            self.step(&WorkStep { key: key.clone(), stage: stage.clone(), epoch }).resumes += 1;
+        }
+    }
+
+    fn checkpoint(&mut self, at: usize, key: &'a WorkKey, who: (i64, OwnerId), found: &mut Vec<Violation>) {
         let row = self.rows.entry(key).or_default();
-        if row.fence != Some(fence) || row.holder != Some(owner) {
-            let row = name(key);
-            report(found, Invariant::I3, format!("row {row} was written under fence {fence} by who does not hold it"));
+        let (fence, owner) = who;
+        if row.fence.map(|(held, _)| held) != Some(fence) || row.holder != Some(owner) {
+            let name = name(key);
+            let sentence = format!("row {name} was written under fence {fence} by who does not hold it");
+            let records: Vec<usize> = row.fence.map(|(_, before)| before).into_iter().chain([at]).collect();
+            found.push(violation(Invariant::I3, &name, sentence, &records));
         }
         row.holder = None;
     }
 
-    fn enter(&mut self, key: &'a WorkKey, stage: &'a StageName, cause: Cause, found: &mut Vec<Violation>) {
+    fn enter(&mut self, at: usize, key: &'a WorkKey, to: (&'a StageName, Cause), found: &mut Vec<Violation>) {
         let place = |stage: &StageName| self.stages.get(stage).map(|(place, _)| *place);
-        let to = place(stage);
-        let from = self.rows.get(key).and_then(|row| row.stage).and_then(place);
-        if cause == Cause::Success && to <= from {
-            report(
-                found,
-                Invariant::I4,
-                format!("row {} came into stage {stage} from a later one or itself", name(key)),
-            );
+        let (stage, cause) = to;
+        let from = self.rows.get(key).and_then(|row| row.stage);
+        if cause == Cause::Success && place(stage) <= from.and_then(|(stage, _)| place(stage)) {
+            let name = name(key);
+            let sentence = format!("row {name} came into stage {stage} from a later one or itself");
+            let records: Vec<usize> = from.map(|(_, before)| before).into_iter().chain([at]).collect();
+            found.push(violation(Invariant::I4, &name, sentence, &records));
         }
-        self.rows.entry(key).or_default().stage = Some(stage);
+        self.rows.entry(key).or_default().stage = Some((stage, at));
     }
 
-    fn request(&mut self, work: &WorkStep, found: &mut Vec<Violation>) {
+    fn request(&mut self, at: usize, work: &WorkStep, found: &mut Vec<Violation>) {
         let limit = self.stages.get(&work.stage).map_or(0, |(_, limit)| *limit);
         let step = self.step(work);
-        step.requests += 1;
+        step.requests = step.requests.saturating_add(1);
         let budgets = step.resumes.saturating_add(1);
-        if step.requests > limit.saturating_mul(budgets).saturating_add(step.deferrals) {
-            let (requests, deferrals) = (step.requests, step.deferrals);
+        let (requests, deferrals) = (step.requests, step.deferrals);
+        if requests > limit.saturating_mul(budgets).saturating_add(deferrals) {
             let (row, stage) = (name(&work.key), &work.stage);
-            report(
-                found,
-                Invariant::I7,
-                format!(
-                    "stage {stage} of row {row} got request {requests} at limit {limit}, {budgets} budgets and {deferrals} deferrals"
-                ),
-            );
+            let allowed = format!("limit {limit}, {budgets} budgets and {deferrals} deferrals");
+            let sentence = format!("stage {stage} of row {row} got request {requests} at {allowed}");
+            found.push(violation(Invariant::I7, &row, sentence, &[at]));
+        }
+    }
+
+    fn effect(&mut self, at: usize, work: &WorkStep, found: &mut Vec<Violation>) {
+        let before = *self.step(work).effect.get_or_insert(at);
+        if before != at {
+            let (row, stage, epoch) = (name(&work.key), &work.stage, work.epoch);
+            let sentence = format!("stage {stage} of row {row} took effect again in epoch {epoch}");
+            found.push(violation(Invariant::I1, &row, sentence, &[before, at]));
         }
     }
 

@@ -1,6 +1,6 @@
 //! I2 (events), I6 and I9: what happened to the log.
 
-use super::{ConfirmPolicy, Invariant, Record, Rules, Violation, report};
+use super::{ConfirmPolicy, Invariant, Record, Rules, Violation, violation};
 use crate::position::{Lsn, Position};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub(super) struct Stream<'a> {
 struct Place<'a> {
     key: Option<&'a str>,
     number: usize,
+    /// Where it was committed.
+    at: usize,
 }
 
 impl<'a> Stream<'a> {
@@ -37,22 +39,23 @@ impl<'a> Stream<'a> {
         }
     }
 
-    pub(super) fn take(&mut self, record: &'a Record, found: &mut Vec<Violation>) {
+    pub(super) fn take(&mut self, at: usize, record: &'a Record, found: &mut Vec<Violation>) {
         match record {
             Record::EventCommitted { id, position, key } => {
                 assert!(self.last <= Some(*position), "events are recorded in commit order");
                 self.last = Some(*position);
                 let count = self.counts.entry(key.as_deref().unwrap_or_default()).or_default();
-                self.events.insert(id, Place { key: key.as_deref(), number: *count });
+                self.events.insert(id, Place { key: key.as_deref(), number: *count, at });
                 *count += 1;
             }
-            Record::EventDelivered { consumer, id } => self.deliver(consumer, id, found),
+            Record::EventDelivered { consumer, id } => self.deliver(at, consumer, id, found),
             Record::Confirmed { slot, lsn, durable, settled, policy } => {
-                confirm(slot, *lsn, *durable, found);
+                found.extend(confirm(at, slot, *lsn, *durable));
                 if *policy == ConfirmPolicy::Sinks {
-                    settled.iter().for_each(|(consumer, settled)| {
-                        confirm(&format!("{slot} ({consumer})"), *lsn, *settled, found)
-                    });
+                    let late = |(consumer, settled): &(Arc<str>, Lsn)| {
+                        confirm(at, &format!("{slot} ({consumer})"), *lsn, *settled)
+                    };
+                    found.extend(settled.iter().filter_map(late));
                 }
             }
             _ => {}
@@ -62,36 +65,34 @@ impl<'a> Stream<'a> {
     /// Everything has come to rest: what a consumer does not have is lost.
     pub(super) fn end(&self, found: &mut Vec<Violation>) {
         for consumer in self.consumers {
-            for id in self.events.keys() {
+            for (id, place) in &self.events {
                 if !self.delivered.contains(&(&**consumer, *id)) {
-                    report(found, Invariant::I2, format!("event {id} never came to consumer {consumer}"));
+                    let sentence = format!("event {id} never came to consumer {consumer}");
+                    found.push(violation(Invariant::I2, id, sentence, &[place.at]));
                 }
             }
         }
     }
 
-    fn deliver(&mut self, consumer: &'a str, id: &'a str, found: &mut Vec<Violation>) {
+    fn deliver(&mut self, at: usize, consumer: &'a str, id: &'a str, found: &mut Vec<Violation>) {
         if !self.delivered.insert((consumer, id)) {
             return;
         }
-        let Some(Place { key, number }) = self.events.get(id).copied() else {
-            return report(found, Invariant::I6, format!("consumer {consumer} got event {id} that was not committed"));
+        let Some(Place { key, number, at: committed }) = self.events.get(id).copied() else {
+            let sentence = format!("consumer {consumer} got event {id} that was not committed");
+            return found.push(violation(Invariant::I6, id, sentence, &[at]));
         };
         let Some(key) = key else { return };
         let next = self.progress.entry((consumer, key)).or_default();
         if number != *next {
-            report(
-                found,
-                Invariant::I6,
-                format!("consumer {consumer} got event {id} of key {key} out of commit order"),
-            );
+            let sentence = format!("consumer {consumer} got event {id} of key {key} out of commit order");
+            found.push(violation(Invariant::I6, id, sentence, &[committed, at]));
         }
         *next = (*next).max(number + 1);
     }
 }
 
-fn confirm(what: &str, lsn: Lsn, safe: Lsn, found: &mut Vec<Violation>) {
-    if lsn > safe {
-        report(found, Invariant::I9, format!("slot {what} was confirmed at {lsn}, and only {safe} is safe"));
-    }
+fn confirm(at: usize, what: &str, lsn: Lsn, safe: Lsn) -> Option<Violation> {
+    let sentence = || format!("slot {what} was confirmed at {lsn}, and only {safe} is safe");
+    (lsn > safe).then(|| violation(Invariant::I9, what, sentence(), &[at]))
 }

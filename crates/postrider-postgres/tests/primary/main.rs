@@ -9,5 +9,6 @@ mod left_out;
 mod mapped;
 mod owners;
 mod quiet;
+mod races;
 mod setup;
 mod work_table;

@@ -116,7 +116,7 @@ async fn a_claim_carries_what_the_request_needs() {
 }
 
 #[tokio::test]
-async fn of_two_owners_exactly_one_claims_each_row() {
+async fn e03_of_two_owners_exactly_one_claims_each_row() {
     let database = with_rows(300).await;
     let (one, two) = (open(&database, ONE).await, open(&database, TWO).await);
     let requests: Vec<_> = (0..300).map(|number| ask(key(number), 0)).collect();
@@ -192,7 +192,7 @@ async fn a_stale_checkpoint_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_worker_that_slept_through_a_resume_with_a_new_budget_writes_nothing() {
+async fn e05_a_worker_that_slept_through_a_resume_with_a_new_budget_writes_nothing() {
     let database = with_rows(1).await;
     let (one, two) = (open(&database, ONE).await, open(&database, TWO).await);
     let slept = claim_one(&one, ONE, ask(key(0), 0)).await.unwrap();
@@ -245,7 +245,7 @@ async fn a_running_row_without_a_lease_is_taken_over() {
 }
 
 #[tokio::test]
-async fn a_take_over_at_the_limit_ends_in_unknown() {
+async fn e13_a_take_over_at_the_limit_ends_in_unknown() {
     let database = with_rows(2).await;
     let table = open(&database, ONE).await;
     let limited = |number, fence, take_over| ClaimRequest { attempt_limit: 1, take_over, ..ask(key(number), fence) };
@@ -445,7 +445,7 @@ async fn a_table_that_somebody_keeps_locked_is_an_error_that_passes() {
 }
 
 #[tokio::test]
-async fn a_row_of_a_running_transaction_is_not_there_and_the_snapshot_says_why() {
+async fn e17_a_row_of_a_running_transaction_is_not_there_and_the_snapshot_says_why() {
     let database = with_rows(1).await;
     let table = open(&database, ONE).await;
     database.run("BEGIN").await;
@@ -518,7 +518,7 @@ async fn every_transition_but_the_last_is_a_hot_update() {
 }
 
 #[tokio::test]
-async fn open_rows_are_those_of_one_snapshot_in_key_order() {
+async fn e17_open_rows_are_those_of_one_snapshot_in_key_order() {
     let database = with_rows(2_500).await;
     let table = open(&database, ONE).await;
     database.run("UPDATE pending_work SET closed_at = now() WHERE quote_id < 'q00100'").await;
