@@ -62,6 +62,8 @@ pub enum ErrorKind {
     SinkRefused,
     /// An invariant of ours does not hold.
     Internal,
+    /// What a person ordered does not fit the work row as it is.
+    OrderRefused,
 }
 
 /// What the one judgement over all kinds says.
@@ -77,7 +79,7 @@ pub enum Reaction {
 
 impl ErrorKind {
     /// Every kind, in the order of the codes.
-    pub const ALL: [ErrorKind; 19] = [
+    pub const ALL: [ErrorKind; 20] = [
         ErrorKind::Configuration,
         ErrorKind::Authentication,
         ErrorKind::Privilege,
@@ -97,6 +99,7 @@ impl ErrorKind {
         ErrorKind::SinkUnavailable,
         ErrorKind::SinkRefused,
         ErrorKind::Internal,
+        ErrorKind::OrderRefused,
     ];
 
     /// The stable code that `postrider explain` takes.
@@ -121,11 +124,12 @@ impl ErrorKind {
             ErrorKind::SinkUnavailable => "PR017",
             ErrorKind::SinkRefused => "PR018",
             ErrorKind::Internal => "PR019",
+            ErrorKind::OrderRefused => "PR020",
         }
     }
 
     /// The exit code of a process that stops because of this kind: 2 configuration, 3 connection and rights,
-    /// 4 the source is not ready, 5 the journal or the disk, 6 the protocol or a defect of ours, 7 a sink.
+    /// 4 the source is not ready, 5 the journal or the disk, 6 the protocol or a defect of ours, 7 a sink, 8 an order that does not fit.
     pub fn exit_code(self) -> u8 {
         match self {
             ErrorKind::Configuration => 2,
@@ -140,6 +144,7 @@ impl ErrorKind {
             ErrorKind::JournalForeign | ErrorKind::JournalCorrupt | ErrorKind::Disk => 5,
             ErrorKind::Protocol | ErrorKind::Internal => 6,
             ErrorKind::SinkUnavailable | ErrorKind::SinkRefused => 7,
+            ErrorKind::OrderRefused => 8,
         }
     }
 
@@ -163,7 +168,8 @@ impl ErrorKind {
             | ErrorKind::JournalForeign
             | ErrorKind::JournalCorrupt
             | ErrorKind::Disk
-            | ErrorKind::Internal => Reaction::Halt,
+            | ErrorKind::Internal
+            | ErrorKind::OrderRefused => Reaction::Halt,
         }
     }
 }

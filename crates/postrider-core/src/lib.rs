@@ -17,6 +17,7 @@ pub mod history;
 pub mod json;
 pub mod judge;
 pub mod observe;
+pub mod order;
 pub mod outcome;
 pub mod pgoutput;
 pub mod ports;

@@ -359,6 +359,20 @@ pub trait WorkTable: Send + Sync + fmt::Debug {
     /// The executors that hold their advisory lock now. `None` where that says nothing: the server or our own connection is
     /// new, and the others may still be reconnecting.
     fn living_owners(&self) -> BoxFuture<'_, Result<Option<BTreeSet<OwnerId>>>>;
+
+    /// Drops from one stretch of the history what belongs to workflows that ended longer ago than `retention`. A table that keeps
+    /// none has no stretches.
+    fn purge_history(&self, _retention: Duration, _stretch: u64) -> BoxFuture<'_, Result<Purged>> {
+        Box::pin(async { Ok(Purged::default()) })
+    }
+}
+
+/// What one stretch of the history has lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Purged {
+    pub rows: u64,
+    /// How many stretches there are, counted from 0.
+    pub stretches: u64,
 }
 
 /// Rows and the snapshot they were read in.

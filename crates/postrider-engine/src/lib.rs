@@ -13,6 +13,7 @@ mod intake;
 mod ladder;
 mod limits;
 mod pause;
+mod purge;
 mod run;
 mod settings;
 mod settle;

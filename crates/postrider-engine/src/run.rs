@@ -6,6 +6,7 @@ use crate::deliver::Delivering;
 use crate::executor::Executing;
 use crate::health::Health;
 use crate::intake::Intake;
+use crate::purge::Purging;
 use crate::settings::{Ack, Settings, WhenFull, WorkSettings};
 use crate::settle::Ledger;
 use crate::shutdown::Shutdown;
@@ -81,6 +82,7 @@ pub async fn run(parts: Parts, settings: Settings, shutdown: Shutdown) -> Result
     let mut confirming = JoinSet::new();
     let mut reading = JoinSet::new();
     let world = parts.world.clone();
+    start_purge(&parts, &settings, &stops, &mut acting);
     let confirmer = start(parts, &settings, &stops, [&mut acting, &mut confirming, &mut reading]);
     let first_end = tokio::select! {
         biased;
@@ -180,6 +182,13 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         spawn(acting, settings, &stops.acting, |_, stop| execute.run(stop));
     }
     last_word
+}
+
+fn start_purge(parts: &Parts, settings: &Settings, stops: &Stops, acting: &mut JoinSet<Result<()>>) {
+    let Some(work) = &parts.work else { return };
+    let Some(retention) = work.settings.history else { return };
+    let purge = Purging { table: work.table.clone(), retention, world: parts.world.clone() };
+    spawn(acting, settings, &stops.acting, |_, stop| purge.run(stop));
 }
 
 /// Nothing is confirmed that a sink still lacks, whichever.

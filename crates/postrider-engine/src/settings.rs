@@ -81,4 +81,6 @@ pub struct WorkSettings {
     pub owner: OwnerId,
     /// Our own transitions do not come back through the log.
     pub quiet: bool,
+    /// How long the history of a workflow is kept after its end; `None`: there is none, or it is not ours to purge.
+    pub history: Option<Duration>,
 }

@@ -302,10 +302,11 @@ fn grant(objects: &SourceObjects, role: &str) -> Step {
         grants.push(format!("GRANT UPDATE ({}) ON {} TO {role};", columns.join(", "), work_name(mapping)));
     }
     let store = store_tables(objects);
-    if !store.is_empty() {
+    if store.iter().any(|table| !table.run.is_empty()) {
         grants.push(format!("GRANT USAGE ON SCHEMA {STORE_SCHEMA} TO {role};"));
     }
-    grants.extend(store.iter().map(|table| format!("GRANT {} ON {} TO {role};", table.run, table.qualified())));
+    let run = store.iter().filter(|table| !table.run.is_empty());
+    grants.extend(run.map(|table| format!("GRANT {} ON {} TO {role};", table.run, table.qualified())));
     Step {
         object: StepObject::Grants,
         purpose:

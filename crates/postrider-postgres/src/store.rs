@@ -14,8 +14,10 @@ pub(crate) struct StoreTable {
     pub(crate) create: &'static str,
     /// What `setup` says that it is for.
     pub(crate) purpose: &'static str,
-    /// What the role that runs needs on it.
+    /// What the role that runs needs on it; empty: nothing.
     pub(crate) run: &'static str,
+    /// What a role needs on it whose orders are written there.
+    pub(crate) operate: &'static str,
     /// What to do where it is missing.
     pub(crate) missing: &'static str,
 }
@@ -26,7 +28,18 @@ pub(crate) const WORK_HISTORY: StoreTable = StoreTable {
     create: include_str!("../../../sql/store/0001_create_work_history.sql"),
     purpose: "Creates the history of attempts, which each transition writes in its own statement.",
     run: "SELECT, INSERT, DELETE",
+    operate: "SELECT, INSERT",
     missing: "`postrider setup` creates it; with `history = { enabled = false }` under [work] none is kept.",
+};
+
+/// One row for each order of a person.
+pub(crate) const OPERATOR_ACTIONS: StoreTable = StoreTable {
+    name: "operator_actions",
+    create: include_str!("../../../sql/store/0002_create_operator_actions.sql"),
+    purpose: "Creates the record of what people order by hand.",
+    run: "",
+    operate: "SELECT, INSERT",
+    missing: "`postrider setup` creates it.",
 };
 
 impl StoreTable {
@@ -38,5 +51,9 @@ impl StoreTable {
 
 /// The tables that a source needs.
 pub(crate) fn store_tables(objects: &SourceObjects) -> Vec<&'static StoreTable> {
-    if objects.routing.work.is_some() && objects.history { vec![&WORK_HISTORY] } else { Vec::new() }
+    if objects.routing.work.is_none() {
+        return Vec::new();
+    }
+    let history = objects.history.then_some(&WORK_HISTORY);
+    history.into_iter().chain([&OPERATOR_ACTIONS]).collect()
 }

@@ -4,12 +4,12 @@
 //! has just come need not wait until the one before it is on the server's disk; reads go apart so that nothing waits for them.
 //! Every writing statement is guarded by the fence, and is sent once: what became of one whose reply was lost, a read tells.
 
-mod cells;
+pub(crate) mod cells;
 mod checkpoint;
 mod claim;
-mod guarded;
-mod history;
-mod layout;
+pub(crate) mod guarded;
+pub(crate) mod history;
+pub(crate) mod layout;
 mod open_rows;
 mod owners;
 mod read;
@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use postrider_core::error::Result;
 use postrider_core::ports::{
-    BoxFuture, CLAIMS_AT_ONCE_MAX, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, OpenRows, Reading, WorkTable,
+    BoxFuture, CLAIMS_AT_ONCE_MAX, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, OpenRows, Purged, Reading,
+    WorkTable,
 };
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{OwnerId, WorkKey};
@@ -28,6 +29,7 @@ use tokio::sync::Mutex;
 
 use crate::check::access;
 use crate::client::Session;
+use crate::objects::written_columns;
 use crate::options::ConnectOptions;
 use crate::store::WORK_HISTORY;
 use claim::ClaimStatements;
@@ -81,6 +83,8 @@ pub struct PgWorkTable {
     claim: ClaimStatements,
     checkpoint: Arc<str>,
     read: Arc<str>,
+    /// `None` where there is no history.
+    purge: Option<Arc<str>>,
     /// Each is used by one claim at a time; the second is connected when it is first needed.
     claims: [Mutex<Session>; CLAIMS_AT_ONCE_MAX],
     checkpoints: Session,
@@ -102,8 +106,8 @@ impl PgWorkTable {
     ) -> Result<PgWorkTable> {
         let reads = Session::new(options.clone(), READING_PREAMBLE);
         let connection = reads.connection().await?;
-        let store: &[_] = if settings.history { &[&WORK_HISTORY] } else { &[] };
-        access::require(&connection, mapping, store).await?;
+        let store: &[_] = if settings.history { &[(&WORK_HISTORY, WORK_HISTORY.run)] } else { &[] };
+        access::require(&connection, mapping, &written_columns(mapping), store).await?;
         let layout = Layout::load(&connection, mapping, settings.history).await?;
         drop(connection);
         let owner_lock = OwnerLock::take(options.clone(), settings.owner).await?;
@@ -111,6 +115,7 @@ impl PgWorkTable {
             claim: ClaimStatements::new(&layout),
             checkpoint: checkpoint::statement(&layout),
             read: read::statement(&layout),
+            purge: settings.history.then(|| history::purge_statement(&layout)),
             claims: std::array::from_fn(|_| Mutex::new(Session::new(options.clone(), WRITING_PREAMBLE))),
             checkpoints: Session::new(options.clone(), WRITING_PREAMBLE),
             layout: Arc::new(layout),
@@ -174,6 +179,13 @@ impl WorkTable for PgWorkTable {
             let living = owners::living(&*self.reads.connection().await?, self.owner_grace).await?;
             // Without ourselves it is the answer of a server that has just started, before we noticed that our lock is gone.
             Ok(living.filter(|living| living.contains(&self.owner) && self.owner_lock.says_who_lives(self.owner_grace)))
+        })
+    }
+
+    fn purge_history(&self, retention: Duration, stretch: u64) -> BoxFuture<'_, Result<Purged>> {
+        Box::pin(async move {
+            let Some(statement) = &self.purge else { return Ok(Purged::default()) };
+            history::purge(&*self.reads.connection().await?, statement, retention, stretch).await
         })
     }
 }

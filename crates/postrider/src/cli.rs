@@ -10,6 +10,7 @@ mod setup;
 mod status;
 mod tail;
 mod verify_history;
+mod work;
 
 use crate::{exit, log, output};
 use clap::{Parser, Subcommand};
@@ -41,6 +42,7 @@ enum Verb {
     Tail(tail::Tail),
     Replay(replay::Replay),
     VerifyHistory(verify_history::VerifyHistory),
+    Work(work::Work),
     Explain(explain::Explain),
 }
 
@@ -84,6 +86,7 @@ impl Verb {
             Verb::Tail(verb) => verb.obey(),
             Verb::Replay(verb) => verb.obey(),
             Verb::VerifyHistory(verb) => verb.obey(),
+            Verb::Work(verb) => verb.obey(),
             Verb::Explain(verb) => verb.obey(),
         }
     }
@@ -99,6 +102,7 @@ impl Verb {
             Verb::Journal(verb) => verb.is_json(),
             Verb::Replay(verb) => verb.json,
             Verb::VerifyHistory(verb) => verb.json,
+            Verb::Work(verb) => verb.is_json(),
             Verb::Explain(verb) => verb.json,
         }
     }

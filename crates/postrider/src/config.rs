@@ -94,7 +94,7 @@ impl From<Unusable> for Error {
 }
 
 /// The environment of this process; what is not UTF-8 in it is left out.
-fn environment() -> BTreeMap<String, String> {
+pub(crate) fn environment() -> BTreeMap<String, String> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };

@@ -24,6 +24,7 @@ pub(crate) fn page(kind: ErrorKind) -> &'static str {
         ErrorKind::SinkUnavailable => include_str!("../../../docs/errors/PR017.md"),
         ErrorKind::SinkRefused => include_str!("../../../docs/errors/PR018.md"),
         ErrorKind::Internal => include_str!("../../../docs/errors/PR019.md"),
+        ErrorKind::OrderRefused => include_str!("../../../docs/errors/PR020.md"),
     }
 }
 

@@ -91,6 +91,7 @@ pub(crate) async fn work(
             key_names: work.mapping.key.clone(),
             owner,
             quiet: work.quiet,
+            history: work.history,
         },
         table: Arc::new(table),
         caller: Arc::new(caller),

@@ -237,6 +237,7 @@ impl Machine {
                 key_names: vec!["group_id".into(), "quote_id".into()],
                 owner: process.owner,
                 quiet: self.database.quiet,
+                history: None,
             },
             table: Arc::new(FakeWorkTable { database: self.database.clone(), process: process.clone() }),
             caller: Arc::new(FakeCaller { process: process.clone(), receivers: self.receivers.clone() }),

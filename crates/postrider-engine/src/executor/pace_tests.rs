@@ -81,6 +81,7 @@ impl Play {
             key_names: vec!["k".to_owned()],
             owner: OwnerId(1),
             quiet: true,
+            history: None,
         };
         let (limits, clock) = (Limits::default(), ServerClock::new(world.clone()));
         let state = State::new(settings, limits, world.clone(), clock, Arc::new(Telemetry::default()));

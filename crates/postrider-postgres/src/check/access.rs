@@ -44,7 +44,7 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
         needed.extend(on_work_table(connection, mapping).await?);
     }
     for table in store_tables(objects) {
-        match on_store_table(connection, table).await? {
+        match on_store_table(connection, table, table.run).await? {
             Some(lacking) => needed.extend(lacking),
             None => findings.push(missing(table)),
         }
@@ -62,10 +62,15 @@ fn missing(table: &StoreTable) -> Finding {
 ///
 /// # Errors
 /// `Table` where one of `store` is not there, `Privilege` with every grant that is missing.
-pub(crate) async fn require(connection: &Connection, mapping: &WorkMapping, store: &[&StoreTable]) -> Result<()> {
-    let mut lacking = on_work_table(connection, mapping).await?;
-    for table in store {
-        lacking.extend(on_store_table(connection, table).await?.ok_or_else(|| {
+pub(crate) async fn require(
+    connection: &Connection,
+    mapping: &WorkMapping,
+    written: &[&str],
+    store: &[(&StoreTable, &str)],
+) -> Result<()> {
+    let mut lacking = on_table(connection, (&mapping.schema, &mapping.table), written).await?;
+    for (table, needed) in store {
+        lacking.extend(on_store_table(connection, table, needed).await?.ok_or_else(|| {
             let Finding { kind, sentence, hint, .. } = missing(table);
             Error::new(kind, "a table of Postrider's own does not exist").with_detail(sentence).with_hint(hint)
         })?);
@@ -127,16 +132,17 @@ async fn on_table(connection: &Connection, (schema, table): (&str, &str), column
 }
 
 /// What we lack on a table of our own; `None` where it is not there.
-async fn on_store_table(connection: &Connection, table: &StoreTable) -> Result<Option<Vec<Lacking>>> {
+async fn on_store_table(connection: &Connection, table: &StoreTable, needed: &str) -> Result<Option<Vec<Lacking>>> {
     let text = "SELECT has_schema_privilege(n.oid, 'USAGE'), current_user::text, \
            ARRAY(SELECT p FROM unnest(string_to_array($3, ', ')) AS p WHERE NOT has_table_privilege(c.oid, p)) \
          FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2";
-    let [schema, name, needed] = [STORE_SCHEMA, table.name, table.run].map(str::to_owned);
+    let needed_is_empty = needed.is_empty();
+    let [schema, name, needed] = [STORE_SCHEMA, table.name, needed].map(str::to_owned);
     let rows = connection.query(&text.into(), &vec![Box::new(schema), Box::new(name), Box::new(needed)]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let (name, role) = (table.qualified(), quote_identifier(field(row, 1)?));
     let mut lacking = Vec::new();
-    if !field::<bool>(row, 0)? {
+    if !needed_is_empty && !field::<bool>(row, 0)? {
         lacking.push(Lacking {
             sentence: format!("Our role may not use the schema of {name}."),
             cure: format!("GRANT USAGE ON SCHEMA {STORE_SCHEMA} TO {role};"),

@@ -8,48 +8,48 @@ use tokio_postgres::types::FromSql;
 use super::layout::Column;
 
 /// The cells of one row, read from left to right.
-pub(super) struct Cells<'a> {
+pub(crate) struct Cells<'a> {
     row: &'a Row,
     next: usize,
 }
 
 /// The column whose value we cannot read.
 #[derive(Debug)]
-pub(super) struct Unreadable<'a>(&'a Column);
+pub(crate) struct Unreadable<'a>(&'a Column);
 
 /// What could not be read of the rows of one call.
 #[derive(Debug, Default)]
-pub(super) struct LeftOut<'a> {
+pub(crate) struct LeftOut<'a> {
     row_count: usize,
     columns: BTreeSet<&'a str>,
 }
 
 impl<'a> Cells<'a> {
-    pub(super) fn new(row: &'a Row, first: usize) -> Cells<'a> {
+    pub(crate) fn new(row: &'a Row, first: usize) -> Cells<'a> {
         Cells { row, next: first }
     }
 
     /// The next cell, which holds the value of `column`.
-    pub(super) fn take<'c, T: FromSql<'a>>(&mut self, column: &'c Column) -> Result<T, Unreadable<'c>> {
+    pub(crate) fn take<'c, T: FromSql<'a>>(&mut self, column: &'c Column) -> Result<T, Unreadable<'c>> {
         let index = self.next;
         self.next = index.saturating_add(1);
         self.row.try_get(index).map_err(|_| Unreadable(column))
     }
 
     /// The next cell, a number that is never negative.
-    pub(super) fn take_count<'c>(&mut self, column: &'c Column) -> Result<u32, Unreadable<'c>> {
+    pub(crate) fn take_count<'c>(&mut self, column: &'c Column) -> Result<u32, Unreadable<'c>> {
         u32::try_from(self.take::<i64>(column)?).map_err(|_| Unreadable(column))
     }
 
     /// The next cell, a word that `T` knows.
-    pub(super) fn take_word<'c, T: std::str::FromStr>(&mut self, column: &'c Column) -> Result<T, Unreadable<'c>> {
+    pub(crate) fn take_word<'c, T: std::str::FromStr>(&mut self, column: &'c Column) -> Result<T, Unreadable<'c>> {
         self.take::<&str>(column)?.parse().map_err(|_| Unreadable(column))
     }
 }
 
 impl<'a> LeftOut<'a> {
     /// The row, if it could be read.
-    pub(super) fn sort<T>(&mut self, read: Result<T, Unreadable<'a>>) -> Option<T> {
+    pub(crate) fn sort<T>(&mut self, read: Result<T, Unreadable<'a>>) -> Option<T> {
         read.map_err(|Unreadable(column)| {
             self.row_count += 1;
             self.columns.insert(&column.name);
@@ -58,7 +58,7 @@ impl<'a> LeftOut<'a> {
     }
 
     /// Says which columns hold such values, if any does, and in how many rows; the rows' keys are values, too.
-    pub(super) fn report(self) {
+    pub(crate) fn report(self) {
         if self.row_count > 0 {
             let columns = self.columns.into_iter().collect::<Vec<_>>().join(", ");
             tracing::error!(

@@ -17,7 +17,7 @@ const SENDS_MAX: u32 = 3;
 
 /// Runs the statement and returns the rows it answered with, each with what was asked for it. The first column of an answer is
 /// `ord`, the number among those asked for, from 1. What is missing did not pass its guard, or was locked by another session.
-pub(super) async fn run<'a, T>(
+pub(crate) async fn run<'a, T>(
     connection: &Connection,
     text: &Arc<str>,
     asked: &'a [T],

@@ -17,40 +17,40 @@ use crate::quote::{quote_identifier, quote_table};
 
 /// The table and the mapped columns, ready to be written into statements.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// Schema and table, quoted.
-    pub(super) table: String,
-    pub(super) key: Vec<Column>,
-    pub(super) stage: Column,
-    pub(super) stage_state: Column,
-    pub(super) attempt_count: Column,
-    pub(super) deferral_count: Column,
-    pub(super) fence: Column,
-    pub(super) epoch: Column,
-    pub(super) next_attempt_at: Column,
-    pub(super) lease_until: Column,
-    pub(super) lease_owner: Column,
-    pub(super) closed_at: Column,
-    pub(super) request_hash: Column,
-    pub(super) payload: Column,
-    pub(super) definition: Column,
-    pub(super) last_error: Column,
-    pub(super) updated_at: Column,
+    pub(crate) table: String,
+    pub(crate) key: Vec<Column>,
+    pub(crate) stage: Column,
+    pub(crate) stage_state: Column,
+    pub(crate) attempt_count: Column,
+    pub(crate) deferral_count: Column,
+    pub(crate) fence: Column,
+    pub(crate) epoch: Column,
+    pub(crate) next_attempt_at: Column,
+    pub(crate) lease_until: Column,
+    pub(crate) lease_owner: Column,
+    pub(crate) closed_at: Column,
+    pub(crate) request_hash: Column,
+    pub(crate) payload: Column,
+    pub(crate) definition: Column,
+    pub(crate) last_error: Column,
+    pub(crate) updated_at: Column,
     /// Transitions tell the history of the attempts that they end.
-    pub(super) history: bool,
+    pub(crate) history: bool,
 }
 
 /// One column: its quoted name, and its type as `format_type` prints it.
 #[derive(Debug)]
-pub(super) struct Column {
-    pub(super) name: String,
-    pub(super) type_name: String,
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) type_name: String,
 }
 
 impl Layout {
     /// Reads the types of the mapped columns. A table or a column that is not there is an error that names it, as is a table whose
     /// rows are spread over several: the statements find a row again by its `ctid`, which tells rows of one table apart and no more.
-    pub(super) async fn load(connection: &Connection, mapping: &WorkMapping, history: bool) -> Result<Layout> {
+    pub(crate) async fn load(connection: &Connection, mapping: &WorkMapping, history: bool) -> Result<Layout> {
         let table = quote_table(&mapping.schema, &mapping.table);
         let text: Arc<str> = "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), \
                c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_inherits AS h WHERE h.inhparent = c.oid) \
@@ -94,7 +94,7 @@ impl Layout {
     }
 
     /// `unnest($1::text[], …)` of the key columns and of `further` arrays, `(type, alias)`, numbered from 1 in the column `ord`.
-    pub(super) fn asked(&self, further: &[(&str, &str)]) -> String {
+    pub(crate) fn asked(&self, further: &[(&str, &str)]) -> String {
         let keys = (1..=self.key.len()).map(|number| ("text", format!("k{number}")));
         let all: Vec<(&str, String)> =
             keys.chain(further.iter().map(|(kind, alias)| (*kind, (*alias).to_owned()))).collect();
@@ -105,7 +105,7 @@ impl Layout {
     }
 
     /// The row `t` is the one that `asked` names.
-    pub(super) fn key_matches(&self) -> String {
+    pub(crate) fn key_matches(&self) -> String {
         let equal = |(index, column): (usize, &Column)| {
             format!("t.{} = asked.k{}::{}", column.name, index + 1, column.type_name)
         };
@@ -113,22 +113,22 @@ impl Layout {
     }
 
     /// The key columns of `t`, for ORDER BY and row comparison.
-    pub(super) fn key_list(&self) -> String {
+    pub(crate) fn key_list(&self) -> String {
         self.key.iter().map(|column| format!("t.{}", column.name)).collect::<Vec<_>>().join(", ")
     }
 
     /// The texts of the key columns of `t`.
-    pub(super) fn key_texts(&self) -> String {
+    pub(crate) fn key_texts(&self) -> String {
         self.key.iter().map(|column| format!("t.{}::text", column.name)).collect::<Vec<_>>().join(", ")
     }
 
     /// The payload as it is sent.
-    pub(super) fn payload_text(&self) -> String {
+    pub(crate) fn payload_text(&self) -> String {
         format!("coalesce(t.{}::text, 'null')", self.payload.name)
     }
 
     /// What a claim is made of: fence, attempts, deferrals, epoch, definition, and the payload as the locking part read it.
-    pub(super) fn claim_columns(&self) -> Vec<String> {
+    pub(crate) fn claim_columns(&self) -> Vec<String> {
         let numbers = [&self.fence, &self.attempt_count, &self.deferral_count, &self.epoch];
         let mut columns: Vec<String> = numbers.into_iter().map(|column| format!("t.{}::int8", column.name)).collect();
         columns.extend([format!("t.{}::text", self.definition.name), "asked.payload_text".to_owned()]);
@@ -136,7 +136,7 @@ impl Layout {
     }
 
     /// The columns of a row version in the order that `read_version` takes them.
-    pub(super) fn version_columns(&self) -> String {
+    pub(crate) fn version_columns(&self) -> String {
         let mut columns: Vec<String> = self.key.iter().map(|column| format!("t.{}::text", column.name)).collect();
         columns.push(format!("t.{}::text", self.stage.name));
         columns.push(format!("t.{}::text", self.stage_state.name));
@@ -153,7 +153,7 @@ impl Layout {
     }
 
     /// Reads a row version whose columns begin at `first`.
-    pub(super) fn read_version(&self, row: &Row, first: usize) -> Result<WorkVersion, Unreadable<'_>> {
+    pub(crate) fn read_version(&self, row: &Row, first: usize) -> Result<WorkVersion, Unreadable<'_>> {
         let mut cells = Cells::new(row, first);
         Ok(WorkVersion {
             key: self.read_key(&mut cells)?,
@@ -171,14 +171,14 @@ impl Layout {
     }
 
     /// Reads the key, the first of the columns of a version.
-    pub(super) fn read_key(&self, cells: &mut Cells<'_>) -> Result<WorkKey, Unreadable<'_>> {
+    pub(crate) fn read_key(&self, cells: &mut Cells<'_>) -> Result<WorkKey, Unreadable<'_>> {
         let parts: Vec<String> = self.key.iter().map(|column| cells.take(column)).collect::<Result<_, _>>()?;
         Ok(WorkKey::new(parts))
     }
 }
 
 /// The arrays of the key columns for these keys, as parameters.
-pub(super) fn key_parameters<'a>(width: usize, keys: impl Iterator<Item = &'a WorkKey> + Clone) -> Result<Parameters> {
+pub(crate) fn key_parameters<'a>(width: usize, keys: impl Iterator<Item = &'a WorkKey> + Clone) -> Result<Parameters> {
     if keys.clone().any(|key| key.parts().len() != width) {
         return Err(Error::new(ErrorKind::Internal, "a work key has another number of parts than the table's key"));
     }
@@ -189,18 +189,18 @@ pub(super) fn key_parameters<'a>(width: usize, keys: impl Iterator<Item = &'a Wo
 }
 
 /// The SET list of an UPDATE.
-pub(super) fn assignments(list: &[(&Column, String)]) -> String {
+pub(crate) fn assignments(list: &[(&Column, String)]) -> String {
     list.iter().map(|(column, value)| format!("{} = {value}", column.name)).collect::<Vec<_>>().join(", ")
 }
 
 /// A span in whole microseconds, the server's resolution; at most ten years, so that no sum leaves the range of `timestamptz`.
-pub(super) fn micros(span: Duration) -> i64 {
+pub(crate) fn micros(span: Duration) -> i64 {
     const SPAN_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
     i64::try_from(span.min(SPAN_MAX).as_micros()).unwrap_or_default()
 }
 
 /// A value of the table that this version cannot read.
-pub(super) fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+pub(crate) fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Table, "the work table holds a value that we cannot read")
         .with_source(error)
         .with_hint("`postrider check` compares the table's columns with what they must be.")

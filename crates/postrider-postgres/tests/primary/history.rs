@@ -159,3 +159,42 @@ async fn a_publication_of_all_tables_is_in_nobodys_way() {
     assert_eq!(count(&database).await, "1");
     database.run("DELETE FROM postrider.work_history").await;
 }
+
+#[tokio::test]
+async fn what_is_purged_belongs_to_workflows_that_ended_long_ago() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let database = with_rows(5).await;
+    let table = open(&database, ONE).await;
+    for number in 0..5 {
+        let claim = claim_one(&table, ONE, ask(key(number), 0)).await.unwrap();
+        table.checkpoint(ONE, &[outcome(&claim, Transition::Finish)]).await.unwrap();
+    }
+    // Ended long ago; ended just now; open again; gone; and young though its workflow ended long ago.
+    database
+        .run(
+            "UPDATE postrider.work_history SET ended_at = now() - interval '40 days';
+             UPDATE pending_work SET closed_at = now() - interval '40 days';
+             UPDATE pending_work SET closed_at = now() WHERE quote_id = 'q00001';
+             UPDATE pending_work SET closed_at = NULL WHERE quote_id = 'q00002';
+             DELETE FROM pending_work WHERE quote_id = 'q00003';
+             UPDATE postrider.work_history SET ended_at = now() WHERE key[2] = 'q00004';
+             CREATE TABLE other (LIKE pending_work);
+             INSERT INTO postrider.work_history SELECT started_at, ended_at, fence, 'other'::regclass, epoch, attempt, deferrals, http_status,
+               ARRAY['g', 'other'], stage, definition, owner, outcome, reason, next_stage, next_state FROM postrider.work_history
+               WHERE key[2] = 'q00000';
+             INSERT INTO postrider.work_history (ended_at, fence, work_table, epoch, attempt, deferrals, key, stage, outcome, reason, next_stage, next_state)
+               SELECT now() - interval '40 days', n, 'pending_work'::regclass, 0, 1, 0, ARRAY['g', 'gone'], 'PRICING', 'done', repeat('x', 400),
+                 'PRICING', 'DONE' FROM generate_series(1, 4000) AS n",
+        )
+        .await;
+    let first = table.purge_history(30 * DAY, 0).await.unwrap();
+    assert!(first.stretches >= 2 && first.rows > 2 && first.rows < 4_000, "{first:?}");
+    let mut rows = first.rows;
+    for stretch in 1..first.stretches {
+        rows += table.purge_history(30 * DAY, stretch).await.unwrap().rows;
+    }
+    assert_eq!(rows, 4_002);
+    assert_eq!(table.purge_history(30 * DAY, first.stretches + 7).await.unwrap().rows, 0);
+    let left = "SELECT string_agg(key[2], ' ' ORDER BY key[2]) FROM postrider.work_history";
+    assert_eq!(database.text(left).await, "other q00001 q00002 q00004");
+}

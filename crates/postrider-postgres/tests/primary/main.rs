@@ -7,6 +7,7 @@ mod heartbeat;
 mod history;
 mod left_out;
 mod mapped;
+mod operator;
 mod owners;
 mod quiet;
 mod races;

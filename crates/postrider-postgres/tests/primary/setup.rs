@@ -60,10 +60,10 @@ async fn a_second_setup_keeps_what_the_first_made() {
     let database = Database::create().await;
     let name = database.name().to_owned();
     let first = apply(&database.options(), &settings(&name)).await.unwrap();
-    let done = [StepOutcome::Done; 7];
+    let done = [StepOutcome::Done; 8];
     assert_eq!(first.steps.iter().map(|(_, outcome)| *outcome).collect::<Vec<_>>(), done);
     let second = apply(&database.options(), &settings(&name)).await.unwrap();
-    let kept = [StepOutcome::Kept; 5];
+    let kept = [StepOutcome::Kept; 6];
     let outcomes: Vec<_> = second.steps.iter().map(|(_, outcome)| *outcome).collect();
     assert_eq!(outcomes, [&kept[..], &[StepOutcome::Done, StepOutcome::Kept]].concat());
     database.run(&format!("ALTER PUBLICATION {name} DROP TABLE outbox_event")).await;
@@ -123,6 +123,7 @@ async fn the_role_can_do_its_work_and_nothing_else() {
         "DELETE FROM public.outbox_event",
         "UPDATE postrider.work_history SET reason = NULL",
         "TRUNCATE postrider.work_history",
+        "DELETE FROM postrider.operator_actions",
     ] {
         let error = client.batch_execute(refused).await.unwrap_err();
         assert_eq!(error.code().map(tokio_postgres::error::SqlState::code), Some("42501"), "{refused}");

@@ -1,10 +1,11 @@
 //! `postrider check`: everything that can be known without running, all of it at once.
 
 use crate::cli::{ConfigurationFile, block_on};
-use crate::config::{self, Configuration, Unusable};
+use crate::config::{self, Configuration, Unusable, Work};
 use crate::succession::{self, GAP_HINT, describe, look};
 use crate::{exit, output, wiring};
 use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::stage::StageClass;
 use postrider_postgres::{Finding, Severity, Subject};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -149,7 +150,25 @@ async fn look_at(configuration: &Configuration) -> Vec<Item> {
             Err(error) => Item::wrong(&part, error),
         });
     }
+    items.extend(configuration.work.iter().flat_map(keys_without_end));
     items
+}
+
+/// Stages whose receiver keeps its answers, nobody knows how long.
+fn keys_without_end(work: &Work) -> impl Iterator<Item = Item> {
+    let unknown = work
+        .graph
+        .stages()
+        .filter(|policy| policy.class == StageClass::Keyed && !work.key_retention.contains_key(&policy.name));
+    unknown.map(|policy| Item {
+        part: format!("stage {}", policy.name),
+        verdict: Verdict::Remark {
+            word: "note",
+            code: ErrorKind::Configuration.code(),
+            sentence: "Nothing says how long its receiver keeps an idempotency key: `postrider work resume` asks again however late.".to_owned(),
+            hint: "Add `key_retention = \"…\"` to the stage.".to_owned(),
+        },
+    })
 }
 
 /// What `run` would say of journal and slot together; what was said of the slot already is not said again.

@@ -13,13 +13,8 @@ use std::collections::BTreeMap;
 pub(crate) const TOP_LEVEL_KEYS: [&str; 2] = ["ack", "wal_guard"];
 
 /// Keys that the design has and this version does not, with their tables.
-pub(crate) const LATER_KEYS: [(&str, &str); 5] = [
-    ("work.stage", "async"),
-    ("work.stage", "compensate"),
-    ("work.stage", "key_retention"),
-    ("sink", "brokers"),
-    ("sink", "topic"),
-];
+pub(crate) const LATER_KEYS: [(&str, &str); 4] =
+    [("work.stage", "async"), ("work.stage", "compensate"), ("sink", "brokers"), ("sink", "topic")];
 
 typed_table! {
     /// Keys of the file itself: they stand before the first table.
@@ -285,6 +280,10 @@ typed_table! {
         /// How long a row is ours before others may take it over; must be longer than `timeout`.
         /// Default: twice the timeout.
         lease: Span,
+        /// How long the receiver, and whoever is behind it, keeps an idempotency key. A row whose first request is older than that is not
+        /// asked again by `postrider work resume`: the work could be done a second time.
+        /// Default: for ever.
+        key_retention: Span,
         /// Pause between attempts: a random share of `first`, doubled with each attempt, at most `max`.
         backoff: Backoff,
         /// Requests in flight at once.

@@ -5,6 +5,7 @@
 mod history;
 mod journal;
 mod live;
+mod work;
 
 use expect_test::{Expect, expect};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -184,7 +185,7 @@ fn explain_prints_the_page_of_a_code_and_refuses_others() {
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""));
     let ended = end_of(&["explain", "--all", "--json"]);
     let pages: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
-    assert_eq!(pages.as_array().unwrap().len(), 19);
+    assert_eq!(pages.as_array().unwrap().len(), 20);
     let ended = end_of(&["explain", "--configuration"]);
     assert_eq!(ended.stdout, include_str!("../../../../docs/configuration.md"));
 }

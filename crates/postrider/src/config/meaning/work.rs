@@ -28,6 +28,8 @@ pub(crate) struct Work {
     /// Our own transitions are kept out of the log.
     pub(crate) quiet: bool,
     pub(crate) graph: StageGraph,
+    /// How long receivers keep a key, where that is known.
+    pub(crate) key_retention: BTreeMap<StageName, Duration>,
     /// One for each stage of the graph.
     pub(crate) endpoints: BTreeMap<StageName, Endpoint>,
     /// What endpoints take over all their stages, by origin.
@@ -70,11 +72,15 @@ impl Reader<'_> {
         let mut endpoints = BTreeMap::new();
         let mut places = Vec::new();
         let mut incomplete = false;
-        for At { value: stage, place } in typed_stages {
+        let mut key_retention = BTreeMap::new();
+        for At { value: mut stage, place } in typed_stages {
+            let kept = stage.key_retention.take();
+            let kept = kept.map(|kept| self.span("work.stage.key_retention", Some(kept), Duration::ZERO));
             let next = stage.next.iter().flat_map(|next| &next.value.0);
             let next = next.map(|next| (next.value.clone(), next.place)).collect();
             match self.stage(stage, &access, place) {
                 Some((policy, endpoint)) => {
+                    key_retention.extend(kept.map(|kept| (policy.name.clone(), kept)));
                     places.push(StagePlaces { name: policy.name.clone(), table: place, next });
                     endpoints.extend(endpoint.map(|endpoint| (policy.name.clone(), endpoint)));
                     policies.push(policy);
@@ -88,7 +94,7 @@ impl Reader<'_> {
         // Where a stage has no name, a `next` that names no stage may mean that one.
         let graph = if incomplete { None } else { self.graph(policies, &places) };
         let quiet = work.quiet.is_none_or(|quiet| quiet.value);
-        Some(Work { mapping: mapping?, history, quiet, graph: graph?, endpoints, endpoint_policies })
+        Some(Work { mapping: mapping?, history, quiet, graph: graph?, key_retention, endpoints, endpoint_policies })
     }
 
     fn history(&mut self, typed: typed::History, replay_window: Option<Duration>) -> Option<Duration> {

@@ -1,0 +1,231 @@
+//! What a person may order for a work row, and what the order writes. An order never waits for the row's holder: it raises the fence,
+//! and the holder's outcome is then stale.
+
+use crate::stage::Next;
+use crate::work::{StageName, StageState, WorkVersion};
+
+/// An order for one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// A parked row goes on under the same key, with a budget of its own.
+    Resume {
+        /// The payload was changed on purpose: the hash of what was sent is forgotten.
+        accept_changed_payload: bool,
+    },
+    /// A row that waits for its time is due now.
+    Retry,
+    /// The stage was done by hand.
+    Skip { to: Next },
+    /// Nothing more is done.
+    Cancel,
+    /// A stage is executed again under a new key: the epoch rises.
+    Reexecute {
+        /// `None`: the row's own.
+        stage: Option<StageName>,
+    },
+    /// A person found out what became of the last request.
+    Resolve(Found),
+}
+
+/// What a person found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// The receiver did the work.
+    Done { to: Next },
+    /// The receiver did nothing: it is asked as if for the first time, under the same key.
+    NotDone,
+    /// Nobody knows, and the receiver may be asked again under the same key.
+    AskAgain,
+    /// It cannot be done.
+    Failed { reason: String },
+}
+
+/// What an order writes; the fence rises by one in any case, the lease and the time it waits for go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ordered {
+    /// `None`: the stage stays.
+    pub stage: Option<StageName>,
+    pub state: StageState,
+    /// Attempts and deferrals start at zero.
+    pub resets_budget: bool,
+    /// The epoch rises by one, and with it the key is another.
+    pub raises_epoch: bool,
+    /// What was sent is forgotten.
+    pub forgets_hash: bool,
+    pub closes: bool,
+    /// The reason that stands in the row afterwards; `None`: as before.
+    pub reason: Option<String>,
+}
+
+/// Why an order does not fit a row as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfit {
+    Closed,
+    /// It is UNKNOWN: that is for `resolve`.
+    Unknown,
+    /// It is being executed.
+    Running,
+    /// It is in a state that the order is not for.
+    State,
+    /// It would go to the stage that it is in.
+    SameStage,
+}
+
+impl Order {
+    /// The verb as it is typed.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Order::Resume { .. } => "resume",
+            Order::Retry => "retry",
+            Order::Skip { .. } => "skip",
+            Order::Cancel => "cancel",
+            Order::Reexecute { .. } => "reexecute",
+            Order::Resolve(Found::Done { .. }) => "resolve done",
+            Order::Resolve(Found::NotDone) => "resolve not-done",
+            Order::Resolve(Found::AskAgain) => "resolve ask-again",
+            Order::Resolve(Found::Failed { .. }) => "resolve failed",
+        }
+    }
+
+    /// Whether a request that may have been answered before leaves again under the same key.
+    pub fn asks_again(&self) -> bool {
+        matches!(self, Order::Resume { .. } | Order::Retry | Order::Resolve(Found::AskAgain))
+    }
+
+    /// What the order writes into a row that is as `version` says.
+    pub fn judge(&self, version: &WorkVersion) -> Result<Ordered, Unfit> {
+        if version.closed {
+            return Err(Unfit::Closed);
+        }
+        let again = Ordered {
+            stage: None,
+            state: StageState::Pending,
+            resets_budget: true,
+            raises_epoch: false,
+            forgets_hash: false,
+            closes: false,
+            reason: None,
+        };
+        match self {
+            Order::Resume { accept_changed_payload } => match version.state {
+                StageState::NonResumable => Ok(Ordered { forgets_hash: *accept_changed_payload, ..again }),
+                StageState::Unknown => Err(Unfit::Unknown),
+                StageState::Running => Err(Unfit::Running),
+                _ => Err(Unfit::State),
+            },
+            Order::Retry => match version.state {
+                StageState::Retry => Ok(Ordered { state: StageState::Retry, resets_budget: false, ..again }),
+                StageState::Pending if version.next_attempt_at.is_some() => {
+                    Ok(Ordered { resets_budget: false, ..again })
+                }
+                StageState::Running => Err(Unfit::Running),
+                _ => Err(Unfit::State),
+            },
+            Order::Skip { to } => go_on(to, version, again),
+            Order::Cancel => Ok(Ordered { state: StageState::Cancelled, resets_budget: false, closes: true, ..again }),
+            Order::Reexecute { stage } => match version.state {
+                StageState::Running => Err(Unfit::Running),
+                _ => Ok(Ordered { stage: stage.clone(), raises_epoch: true, forgets_hash: true, ..again }),
+            },
+            Order::Resolve(found) => match version.state {
+                StageState::Unknown | StageState::NonResumable => resolve(found, version, again),
+                StageState::Running => Err(Unfit::Running),
+                _ => Err(Unfit::State),
+            },
+        }
+    }
+}
+
+fn resolve(found: &Found, version: &WorkVersion, again: Ordered) -> Result<Ordered, Unfit> {
+    match found {
+        Found::Done { to } => go_on(to, version, again),
+        Found::NotDone | Found::AskAgain => Ok(again),
+        Found::Failed { reason } => Ok(Ordered {
+            state: StageState::NonResumable,
+            resets_budget: false,
+            reason: Some(format!("RESOLVED AS FAILED: {reason}")),
+            ..again
+        }),
+    }
+}
+
+fn go_on(to: &Next, version: &WorkVersion, again: Ordered) -> Result<Ordered, Unfit> {
+    match to {
+        Next::Stage(stage) if *stage == version.stage => Err(Unfit::SameStage),
+        Next::Stage(stage) => Ok(Ordered { stage: Some(stage.clone()), forgets_hash: true, ..again }),
+        Next::End => Ok(Ordered { state: StageState::Done, resets_budget: false, closes: true, ..again }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::WorkKey;
+
+    fn row(state: StageState) -> WorkVersion {
+        WorkVersion {
+            key: WorkKey::new(["g", "q"]),
+            stage: StageName::new("PRICING"),
+            state,
+            attempt_count: 5,
+            deferral_count: 1,
+            fence: 7,
+            epoch: 0,
+            next_attempt_at: None,
+            lease_until: None,
+            lease_owner: None,
+            closed: matches!(state, StageState::Done | StageState::Cancelled),
+        }
+    }
+
+    #[test]
+    fn each_order_is_for_some_states_and_says_why_not_of_the_others() {
+        let to = || Next::Stage(StageName::new("APPROVAL"));
+        let orders = [
+            Order::Resume { accept_changed_payload: false },
+            Order::Retry,
+            Order::Skip { to: to() },
+            Order::Cancel,
+            Order::Reexecute { stage: None },
+            Order::Resolve(Found::Done { to: to() }),
+        ];
+        let states = [
+            StageState::Pending,
+            StageState::Running,
+            StageState::Retry,
+            StageState::Unknown,
+            StageState::NonResumable,
+            StageState::Done,
+        ];
+        let word = |order: &Order, state| match order.judge(&row(state)) {
+            Ok(ordered) => ordered.state.as_str().to_owned(),
+            Err(unfit) => format!("{unfit:?}"),
+        };
+        let line = |order: &Order| {
+            let words: Vec<String> = states.into_iter().map(|state| word(order, state)).collect();
+            format!("{}: {}", order.verb(), words.join(" "))
+        };
+        assert_eq!(
+            orders.iter().map(line).collect::<Vec<_>>(),
+            [
+                "resume: State Running State Unknown PENDING Closed",
+                "retry: State Running RETRY State State Closed",
+                "skip: PENDING PENDING PENDING PENDING PENDING Closed",
+                "cancel: CANCELLED CANCELLED CANCELLED CANCELLED CANCELLED Closed",
+                "reexecute: PENDING Running PENDING PENDING PENDING Closed",
+                "resolve done: State Running State PENDING PENDING Closed",
+            ]
+        );
+        let same = Order::Skip { to: Next::Stage(StageName::new("PRICING")) };
+        assert_eq!(same.judge(&row(StageState::Unknown)), Err(Unfit::SameStage));
+    }
+
+    #[test]
+    fn only_reexecute_changes_the_key() {
+        let parked = row(StageState::NonResumable);
+        let raises = |order: Order| order.judge(&parked).map(|ordered| ordered.raises_epoch);
+        assert_eq!(raises(Order::Reexecute { stage: None }), Ok(true));
+        assert_eq!(raises(Order::Resume { accept_changed_payload: true }), Ok(false));
+        assert_eq!(raises(Order::Resolve(Found::AskAgain)), Ok(false));
+    }
+}

@@ -1,0 +1,131 @@
+//! Looking rows up: by key, or by what they have in common, a page at a time in the order of the keys.
+
+use std::time::Duration;
+
+use postrider_core::error::Result;
+use postrider_core::work::{StageName, StageState, WorkKey};
+
+use super::{Operator, WorkRow};
+use crate::client::Parameters;
+use crate::work_table::cells::{Cells, LeftOut};
+use crate::work_table::layout::{Column, key_parameters, micros};
+
+/// What rows have in common; each part that is left out holds for all. Closed rows are found only where a state of theirs is named.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RowFilter {
+    pub stage: Option<StageName>,
+    pub state: Option<StageState>,
+    /// A pattern of LIKE that `last_error` matches.
+    pub reason_like: Option<String>,
+    /// They were last written longer ago than this.
+    pub older_than: Option<Duration>,
+}
+
+impl RowFilter {
+    /// It holds for every open row.
+    pub fn is_empty(&self) -> bool {
+        *self == RowFilter::default()
+    }
+
+    fn is_of_closed(&self) -> bool {
+        let closed = [StageState::Done, StageState::Cancelled, StageState::Compensated];
+        self.state.is_some_and(|state| closed.contains(&state))
+    }
+}
+
+impl Operator {
+    /// The row with this key.
+    ///
+    /// # Errors
+    /// `Table` for a key of another number of parts than the table's, and what the server says.
+    pub async fn row(&self, key: &WorkKey) -> Result<Option<WorkRow>> {
+        let layout = &self.layout;
+        let text = format!(
+            "SELECT {columns} FROM ({asked}) AS asked JOIN {table} AS t ON {keys}",
+            columns = self.columns(),
+            asked = layout.asked(&[]),
+            table = layout.table,
+            keys = layout.key_matches(),
+        );
+        let parameters = key_parameters(layout.key.len(), std::iter::once(key))?;
+        Ok(self.read(&text, &parameters).await?.pop())
+    }
+
+    /// At most `limit` rows that the filter holds for, in the order of their keys, those behind `after`.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub async fn find(&self, filter: &RowFilter, after: Option<&WorkKey>, limit: u32) -> Result<Vec<WorkRow>> {
+        let layout = &self.layout;
+        let mut parameters = match after {
+            Some(after) => key_parameters(layout.key.len(), std::iter::once(after))?,
+            None => Vec::new(),
+        };
+        let mut conditions = Vec::new();
+        if !parameters.is_empty() {
+            let place =
+                |(index, column): (usize, &Column)| format!("(${}::text[])[1]::{}", index + 1, column.type_name);
+            let places: Vec<String> = layout.key.iter().enumerate().map(place).collect();
+            conditions.push(format!("ROW({}) > ROW({})", layout.key_list(), places.join(", ")));
+        }
+        let mut condition = |text: &str, value: Box<dyn tokio_postgres::types::ToSql + Sync + Send>| {
+            parameters.push(value);
+            conditions.push(text.replace('?', &format!("${}", parameters.len())));
+        };
+        if let Some(stage) = &filter.stage {
+            condition(&format!("t.{}::text = ?::text", layout.stage.name), Box::new(stage.as_str().to_owned()));
+        }
+        if let Some(state) = filter.state {
+            condition(&format!("t.{}::text = ?::text", layout.stage_state.name), Box::new(state.as_str()));
+        }
+        if let Some(pattern) = &filter.reason_like {
+            condition(&format!("t.{} LIKE ?::text", layout.last_error.name), Box::new(pattern.clone()));
+        }
+        if let Some(age) = filter.older_than {
+            let text = format!("t.{} < now() - ?::int8 * interval '1 microsecond'", layout.updated_at.name);
+            condition(&text, Box::new(micros(age)));
+        }
+        if !filter.is_of_closed() {
+            conditions.push(format!("t.{} IS NULL", layout.closed_at.name));
+        }
+        let conditions = if conditions.is_empty() { "true".to_owned() } else { conditions.join(" AND ") };
+        let text = format!(
+            "SELECT {columns} FROM {table} AS t WHERE {conditions} ORDER BY {order} LIMIT {limit}",
+            columns = self.columns(),
+            table = layout.table,
+            order = layout.key_list(),
+        );
+        self.read(&text, &parameters).await
+    }
+
+    fn columns(&self) -> String {
+        let layout = &self.layout;
+        format!(
+            "{}, t.{}::text, t.{}::text, t.{updated}::text, extract(epoch FROM now() - t.{updated})::float8",
+            layout.version_columns(),
+            layout.last_error.name,
+            layout.definition.name,
+            updated = layout.updated_at.name,
+        )
+    }
+
+    async fn read(&self, text: &str, parameters: &Parameters) -> Result<Vec<WorkRow>> {
+        let layout = &self.layout;
+        let rows = self.connection.query(&text.into(), parameters).await?;
+        let mut left_out = LeftOut::default();
+        let first = layout.key.len() + 10;
+        let read = |row| {
+            let mut cells = Cells::new(row, first);
+            Ok(WorkRow {
+                version: layout.read_version(row, 0)?,
+                reason: cells.take(&layout.last_error)?,
+                definition: cells.take(&layout.definition)?,
+                updated_at: cells.take(&layout.updated_at)?,
+                age_seconds: cells.take(&layout.updated_at)?,
+            })
+        };
+        let found = rows.iter().filter_map(|row| left_out.sort(read(row))).collect();
+        left_out.report();
+        Ok(found)
+    }
+}

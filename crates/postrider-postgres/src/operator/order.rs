@@ -1,0 +1,124 @@
+//! Orders: one statement changes the rows, each guarded by what was seen of it, and puts the orders on record.
+
+use std::sync::Arc;
+
+use postrider_core::error::Result;
+use postrider_core::order::Ordered;
+use postrider_core::work::WorkKey;
+
+use super::{Operator, WorkRow};
+use crate::store::OPERATOR_ACTIONS;
+use crate::work_table::guarded;
+use crate::work_table::history::{self, Told};
+use crate::work_table::layout::{Layout, assignments, key_parameters, unreadable};
+
+/// What was seen of a row, behind its key: it must still be so.
+const SEEN: [(&str, &str); 3] = [("text", "stage"), ("text", "state"), ("int8", "fence")];
+
+/// What goes on record with an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// As it is typed.
+    pub verb: String,
+    pub who: String,
+    pub why: String,
+    pub evidence: Option<String>,
+}
+
+impl Operator {
+    /// Writes the same change into all of these rows that are still as they were seen. Returns the key and the new fence of each that
+    /// was written; the others have moved on.
+    ///
+    /// # Errors
+    /// What the server says; then nothing is written.
+    pub async fn write(&self, rows: &[WorkRow], ordered: &Ordered, note: &Note) -> Result<Vec<(WorkKey, i64)>> {
+        let layout = &self.layout;
+        let mut parameters = key_parameters(layout.key.len(), rows.iter().map(|row| &row.version.key))?;
+        let versions = || rows.iter().map(|row| &row.version);
+        parameters.push(Box::new(versions().map(|version| version.stage.as_str().to_owned()).collect::<Vec<_>>()));
+        parameters.push(Box::new(versions().map(|version| version.state.as_str().to_owned()).collect::<Vec<_>>()));
+        parameters.push(Box::new(versions().map(|version| version.fence).collect::<Vec<_>>()));
+        parameters.push(Box::new(ordered.stage.as_ref().map(|stage| stage.as_str().to_owned())));
+        parameters.push(Box::new(ordered.state.as_str()));
+        parameters.push(Box::new(ordered.resets_budget));
+        parameters.push(Box::new(ordered.forgets_hash));
+        parameters.push(Box::new(ordered.closes));
+        parameters.push(Box::new(ordered.reason.clone()));
+        parameters.push(Box::new(note.verb.clone()));
+        parameters.push(Box::new(note.who.clone()));
+        parameters.push(Box::new(note.why.clone()));
+        parameters.push(Box::new(note.evidence.clone()));
+        let text = statement(layout, ordered.raises_epoch);
+        let written = guarded::run(&self.connection, &text, rows, &parameters).await?;
+        let fence = |(row, answer): &(&WorkRow, tokio_postgres::Row)| {
+            Ok((row.version.key.clone(), answer.try_get(1).map_err(unreadable)?))
+        };
+        written.iter().map(fence).collect()
+    }
+}
+
+/// Parameters: the key arrays, those of `SEEN`, then what is written and what goes on record.
+fn statement(layout: &Layout, raises_epoch: bool) -> Arc<str> {
+    let scalar = |index: usize, kind: &str| format!("${}::{kind}", layout.key.len() + SEEN.len() + index);
+    let told = Told { outcome: "'interrupted'", reason: &scalar(7, "text"), http_status: "NULL::int4" };
+    // An attempt that is under way ends here, for the history: what comes of it later is stale.
+    let interrupted = if layout.history {
+        format!(", told AS ({})", history::insert("state_before = 'RUNNING'"))
+    } else {
+        String::new()
+    };
+    format!(
+        "WITH asked AS ({asked}), held AS (SELECT t.ctid AS row_id, asked.*, t.{error}::text AS reason_before{before} \
+           FROM asked JOIN {table} AS t ON {keys} \
+           WHERE t.{stage}::text = asked.stage AND t.{state}::text = asked.state AND t.{fence} = asked.fence \
+           ORDER BY {order} FOR NO KEY UPDATE OF t), \
+         written AS (UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id \
+           RETURNING asked.ord, t.{fence}::int8 AS fence_after, asked.reason_before{returned}){interrupted}, \
+         noted AS (INSERT INTO {actions} (work_table, key, verb, who, why, evidence, stage_before, state_before, fence_before, \
+             reason_before, stage_after, state_after, fence_after, epoch_after) \
+           SELECT work_table, key, {verb}, {who}, {why}, {evidence}, stage, state_before, fence, reason_before, next_stage, \
+             next_state, fence_after, epoch FROM written) \
+         SELECT ord, fence_after FROM written",
+        asked = layout.asked(&SEEN),
+        error = layout.last_error.name,
+        before = history::before(layout),
+        table = layout.table,
+        keys = layout.key_matches(),
+        stage = layout.stage.name,
+        state = layout.stage_state.name,
+        fence = layout.fence.name,
+        order = layout.key_list(),
+        change = change(layout, raises_epoch, scalar),
+        returned = history::returned(layout, &told),
+        actions = OPERATOR_ACTIONS.qualified(),
+        verb = scalar(7, "text"),
+        who = scalar(8, "text"),
+        why = scalar(9, "text"),
+        evidence = scalar(10, "text"),
+    )
+    .into()
+}
+
+fn change(layout: &Layout, raises_epoch: bool, scalar: impl Fn(usize, &str) -> String) -> String {
+    let Layout { stage, stage_state, attempt_count, deferral_count, request_hash, closed_at, .. } = layout;
+    let count = |name: &str| format!("CASE WHEN {} THEN 0 ELSE t.{name} END", scalar(3, "bool"));
+    let mut list = vec![
+        (stage, format!("coalesce({}::{}, t.{})", scalar(1, "text"), stage.type_name, stage.name)),
+        (stage_state, format!("{}::{}", scalar(2, "text"), stage_state.type_name)),
+        (attempt_count, count(&attempt_count.name)),
+        (deferral_count, count(&deferral_count.name)),
+        // Whoever held the row before can no longer write it.
+        (&layout.fence, format!("t.{} + 1", layout.fence.name)),
+        (&layout.next_attempt_at, "NULL".to_owned()),
+        (&layout.lease_until, "NULL".to_owned()),
+        (&layout.lease_owner, "NULL".to_owned()),
+        (request_hash, format!("CASE WHEN {} THEN NULL ELSE t.{} END", scalar(4, "bool"), request_hash.name)),
+        (closed_at, format!("CASE WHEN {} THEN now() ELSE t.{} END", scalar(5, "bool"), closed_at.name)),
+        (&layout.last_error, format!("coalesce({}, t.{})", scalar(6, "text"), layout.last_error.name)),
+        (&layout.updated_at, "now()".to_owned()),
+    ];
+    if raises_epoch {
+        list.push((&layout.epoch, format!("t.{} + 1", layout.epoch.name)));
+    }
+    assignments(&list)
+}

@@ -1,0 +1,27 @@
+//! `postrider work skip`: a stage was done by hand.
+
+use super::give::{Record, Rows, give};
+use super::{Place, next_of};
+use postrider_core::error::Result;
+use postrider_core::order::Order;
+
+/// Take a stage for done that was done by hand, and go on
+#[derive(Debug, clap::Args)]
+pub(super) struct Skip {
+    #[command(flatten)]
+    pub(super) place: Place,
+    /// The row's key: a word for each of its columns.
+    #[arg(required = true)]
+    key: Vec<String>,
+    /// Where the row goes: a stage, or `end`.
+    #[arg(long, value_name = "STAGE")]
+    to: String,
+    #[command(flatten)]
+    record: Record,
+}
+
+impl Skip {
+    pub(super) fn obey(self) -> Result<u8> {
+        give(&self.place, &Rows::one(self.key), self.record, |work| Ok(Order::Skip { to: next_of(work, &self.to)? }))
+    }
+}
