@@ -1,7 +1,7 @@
 //! What the engine asks the primary on its own account: a heartbeat through the log, and how the slot is.
 
 use crate::pause::Pause;
-use crate::settings::Settings;
+use crate::settings::{Ack, Settings};
 use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
 use crate::world::World;
@@ -77,14 +77,14 @@ impl Health {
         match self.primary.slot().await {
             Ok(slot) => {
                 pause.reset();
-                self.judge_slot(&slot, settings.wal_guard_bytes);
+                self.judge_slot(&slot, settings.ack, settings.wal_guard_bytes);
                 Ok(settings.periods.slot_health)
             }
             Err(error) => self.fail(error, pause, settings),
         }
     }
 
-    fn judge_slot(&self, slot: &SlotHealth, guard_bytes: Option<u64>) {
+    fn judge_slot(&self, slot: &SlotHealth, ack: Ack, guard_bytes: Option<u64>) {
         self.telemetry.slot_retained_bytes.set(i64::try_from(slot.retained_bytes).unwrap_or(i64::MAX));
         let guarded = guard_bytes.is_some_and(|limit| slot.retained_bytes > limit);
         self.telemetry.guard_active.set(i64::from(guarded));
@@ -98,7 +98,8 @@ impl Health {
                 tracing::info!("the slot is below wal_guard again: it is confirmed at the sinks");
             }
         }
-        let warning = warn_of_slot(slot, guard_bytes);
+        let blocked = self.telemetry.intake_blocked.get() != 0;
+        let warning = warn_of_slot(slot, guard_bytes, Waiting::of(ack, blocked));
         self.telemetry.update(|status| {
             if let Some(warning) = warning.as_ref().filter(|_| status.slot_warning.is_none()) {
                 tracing::warn!(retained_bytes = slot.retained_bytes, safe_bytes = slot.safe_bytes, "{warning}");
@@ -125,14 +126,41 @@ impl Health {
     }
 }
 
+/// What the slot waits for, as a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    /// The required sinks: `ack = "sinks"`.
+    Sinks,
+    /// Room in the journal.
+    Journal,
+    /// Nobody that we know of: what is read is confirmed.
+    Reader,
+}
+
+impl Waiting {
+    fn of(ack: Ack, blocked: bool) -> Waiting {
+        match ack {
+            _ if blocked => Waiting::Journal,
+            Ack::Sinks => Waiting::Sinks,
+            Ack::Journal => Waiting::Reader,
+        }
+    }
+}
+
 /// What the log that the server keeps for the slot costs, or is about to cost, and what to type.
-fn warn_of_slot(slot: &SlotHealth, guard_bytes: Option<u64>) -> Option<&'static str> {
+fn warn_of_slot(slot: &SlotHealth, guard_bytes: Option<u64>, waiting: Waiting) -> Option<&'static str> {
     let kept = slot.retained_bytes;
     // What may still be written is less than a quarter of what is kept: four fifths of the limit.
     let is_near_end = slot.safe_bytes.is_some_and(|safe| safe < kept / 4);
     match guard_bytes {
         _ if slot.wal_status == "lost" => Some(
             "The server has dropped the slot's log: what was not read of it is gone. `postrider explain PR006` says what to type.",
+        ),
+        _ if is_near_end && waiting == Waiting::Journal => Some(
+            "The slot keeps four fifths of max_slot_wal_keep_size, since the journal is full and nothing is read: beyond that the server drops the log, and what was not read of it is gone. Bring back the sink that the journal waits for, or raise max_slot_wal_keep_size.",
+        ),
+        _ if is_near_end && waiting == Waiting::Reader => Some(
+            "The slot keeps four fifths of max_slot_wal_keep_size, and no sink holds it: beyond that the server drops the log, and what was not read of it is gone. An old transaction may hold it (look for it in pg_stat_activity and pg_prepared_xacts, and end it), or the log is written faster than it is read: raise max_slot_wal_keep_size.",
         ),
         _ if is_near_end => Some(
             "The slot keeps four fifths of max_slot_wal_keep_size: beyond that the server drops the log, and what was not read of it is gone. Bring back the sink that is behind, or raise max_slot_wal_keep_size, or set wal_guard below it.",
@@ -160,12 +188,18 @@ mod tests {
             safe_bytes,
             wal_status: wal_status.to_owned(),
         };
-        let said = |slot: SlotHealth, guard| warn_of_slot(&slot, guard).unwrap_or("nothing");
+        let said_of = |slot: SlotHealth, guard, waiting| warn_of_slot(&slot, guard, waiting).unwrap_or("nothing");
+        let said = |slot: SlotHealth, guard| said_of(slot, guard, Waiting::of(Ack::Sinks, false));
         assert_eq!(said(slot(80, None, "reserved"), Some(100)), "nothing");
         assert!(said(slot(81, None, "reserved"), Some(100)).contains("four fifths of what wal_guard allows"));
         assert!(said(slot(101, None, "extended"), Some(100)).contains("is confirmed at the journal"));
         assert_eq!(said(slot(80, Some(20), "extended"), None), "nothing");
         assert!(said(slot(81, Some(19), "extended"), None).contains("four fifths of max_slot_wal_keep_size"));
         assert!(said(slot(0, None, "lost"), Some(100)).contains("PR006"));
+        let near = |ack, blocked| said_of(slot(81, Some(19), "extended"), None, Waiting::of(ack, blocked));
+        assert!(near(Ack::Sinks, false).contains("Bring back the sink that is behind"));
+        assert!(near(Ack::Journal, false).contains("no sink holds it"));
+        assert!(near(Ack::Journal, true).contains("the journal is full"));
+        assert!(near(Ack::Sinks, true).contains("the journal is full"));
     }
 }

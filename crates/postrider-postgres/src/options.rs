@@ -236,6 +236,12 @@ impl ConnectOptions {
         self.endpoints.iter().map(alone).collect()
     }
 
+    /// The same, but only the host that a connection was made to, by the name that it has there.
+    pub(crate) fn at(mut self, endpoint: &str) -> ConnectOptions {
+        self.endpoints.retain(|own| own.to_string() == endpoint);
+        self
+    }
+
     /// The same, but the hosts together are given up for unreachable after this long, if not earlier.
     pub(crate) fn reaching_within(mut self, limit: Duration) -> ConnectOptions {
         let hosts = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX).max(1);

@@ -49,10 +49,11 @@ pub(crate) async fn start_stream(mut wire: Wire, start: Start<'_>) -> Result<Log
     let mark = socket.low_water_mark();
     let (reading, writing) = tokio::io::split(socket);
     let feedback = Arc::new(Feedback::new(begins, cleared.confirmed));
+    let asked_at = address.clone().at(&endpoint);
     let incoming = Incoming::new(reading, received, endpoint, mark);
     let reader = StreamReader::new(incoming, Arc::clone(&feedback), slot);
     let reader: Box<dyn LogReader> = if cleared.in_recovery {
-        Box::new(TimelineReader::new(reader, address, identity.timeline).await?)
+        Box::new(TimelineReader::new(reader, &asked_at, identity.clone()).await?)
     } else {
         Box::new(reader)
     };

@@ -178,3 +178,20 @@ fn a_fast_shutdown_is_not_held_up_by_a_blocked_sink_and_nothing_is_confirmed_for
         rider.still_runs();
     });
 }
+
+/// Only version 18 has the setting; an older server must not be asked for what it does not know.
+#[test]
+fn a_server_that_drops_idle_slots_is_told_of_by_check() {
+    for (version, builder_setting) in [(17, None), (18, Some(("idle_replication_slot_timeout", "1d")))] {
+        let scene = Scene::of(version, |builder| match builder_setting {
+            Some((name, value)) => builder.setting(name, value),
+            None => builder,
+        });
+        let rider = scene.rider("rider", outbox() + &sink_ndjson("lines", &scene.file("events.ndjson")));
+        rider.setup();
+        let checked = rider.end_of(&["check"]);
+        let said = [checked.stdout, checked.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        let is_told = said.contains("nobody reads from for 1d (idle_replication_slot_timeout)");
+        assert_eq!(is_told, version == 18, "{said}");
+    }
+}

@@ -15,7 +15,8 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
     let slot = find_slot(connection, &objects.slot).await?;
     let rows = connection
         .query(
-            &"SELECT current_database()::text, current_setting('server_version_num')::int8".into(),
+            &"SELECT current_database()::text, current_setting('server_version_num')::int8, \
+               (SELECT current_setting(name) FROM pg_settings WHERE name = 'idle_replication_slot_timeout' AND setting <> '0')".into(),
             &Parameters::new(),
         )
         .await?;
@@ -30,6 +31,16 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
     let mut find = |severity, kind, sentence: String, hint: &str| {
         findings.push(Finding::new(severity, kind, Subject::Slot, sentence, hint));
     };
+    if let Some(limit) = field::<Option<String>>(row, 2)? {
+        find(
+            Severity::Warning,
+            ErrorKind::SlotLost,
+            format!(
+                "The server drops a slot that nobody reads from for {limit} (idle_replication_slot_timeout): \"{name}\" would be lost where Postrider is away for so long, or its journal is full and waits for a required sink."
+            ),
+            "Set it to more than the longest outage that is to be survived, or to 0, and reload.",
+        );
+    }
     if slot.is_in_danger() {
         find(
             Severity::Warning,
