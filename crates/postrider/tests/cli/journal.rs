@@ -36,6 +36,9 @@ impl Written {
         let dir = tempfile::tempdir().unwrap();
         let console_port = free_port();
         let file = configuration(dir.path(), &url, receiver(), console_port);
+        // With our own transitions in the log there are updates of the work table to look at.
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("table = \"pending_work\"", "table = \"pending_work\"\nquiet = false")).unwrap();
         let setup = end_of(&["setup", "-c", file.to_str().unwrap()]);
         assert_eq!(setup.code, Some(0), "{}", setup.stderr);
         query(

@@ -168,9 +168,14 @@ fn setup_prints_the_publication_before_the_slot_without_a_server() {
         ended.stdout
     );
     let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, text.replace("table = \"pending_work\"", "table = \"own_work\"")).unwrap();
-    let ended = end_of(&["setup", "--print", "-c", file.to_str().unwrap()]);
-    assert!(ended.stdout.contains("\"public\".\"own_work\"\n"), "no column list is made up: {}", ended.stdout);
+    let printed = |work: &str| {
+        std::fs::write(&file, text.replace("table = \"pending_work\"", work)).unwrap();
+        end_of(&["setup", "--print", "-c", file.to_str().unwrap()]).stdout
+    };
+    let quiet = printed("table = \"own_work\"");
+    assert!(quiet.contains("\"public\".\"own_work\" (\"group_id\""), "inserts need no identity: {quiet}");
+    let loud = printed("table = \"own_work\"\nquiet = false");
+    assert!(loud.contains("\"public\".\"own_work\"\n"), "no column list is made up: {loud}");
     let ended = end_of(&["setup", "--print", "--json", "-c", file.to_str().unwrap()]);
     let plan: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
     assert!(plan["steps"].as_array().unwrap().len() >= 3);
