@@ -33,6 +33,8 @@ pub(crate) enum Goal {
     Ratio(f64),
     /// Our own figure is at most this, in the figure's unit.
     AtMost(f64),
+    /// Our own figure is at least this, in the figure's unit.
+    AtLeast(f64),
 }
 
 /// Whether a figure is what was aimed for.
@@ -70,6 +72,7 @@ impl Figure {
         let met = match self.goal? {
             Goal::Ratio(least) => self.ratio() >= least,
             Goal::AtMost(most) => median(&self.ours) <= most,
+            Goal::AtLeast(least) => median(&self.ours) >= least,
         };
         Some(if self.ours.len().min(self.other.len()) < LEAST_RUNS {
             Verdict::TooFewRuns
@@ -99,6 +102,7 @@ impl Report {
             let goal = match (figure.goal, figure.verdict()) {
                 (Some(Goal::Ratio(least)), Some(verdict)) => format!("ratio ≥ {least:.2}: {}", said(verdict)),
                 (Some(Goal::AtMost(most)), Some(verdict)) => format!("≤ {most}: {}", said(verdict)),
+                (Some(Goal::AtLeast(least)), Some(verdict)) => format!("≥ {least}: {}", said(verdict)),
                 _ => "–".into(),
             };
             table.push_str(&format!(
@@ -140,6 +144,7 @@ impl Report {
         match figure.goal {
             Some(Goal::Ratio(least)) => object["goal_ratio"] = json!(least),
             Some(Goal::AtMost(most)) => object["goal_at_most"] = json!(most),
+            Some(Goal::AtLeast(least)) => object["goal_at_least"] = json!(least),
             None => {}
         }
         if let Some(verdict) = figure.verdict() {
@@ -201,6 +206,8 @@ mod tests {
         assert_eq!(figure(Better::Less, Goal::Ratio(2.1)).verdict(), Some(Verdict::Missed));
         assert_eq!(figure(Better::Less, Goal::AtMost(2.0)).verdict(), Some(Verdict::Met));
         assert_eq!(figure(Better::Less, Goal::AtMost(1.9)).verdict(), Some(Verdict::Missed));
+        assert_eq!(figure(Better::More, Goal::AtLeast(2.0)).verdict(), Some(Verdict::Met));
+        assert_eq!(figure(Better::More, Goal::AtLeast(2.1)).verdict(), Some(Verdict::Missed));
     }
 
     #[test]

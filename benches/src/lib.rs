@@ -6,6 +6,7 @@ pub mod decode;
 pub mod drain;
 pub mod latency;
 pub mod memory;
+pub mod stages;
 
 mod backlog;
 mod endpoint;
@@ -17,6 +18,7 @@ mod product;
 mod recvlogical;
 mod server;
 mod turn;
+mod work;
 
 use std::process::ExitCode;
 

@@ -1,9 +1,11 @@
 //! What a process has used, from `/proc`, and processes that are gone when their value is.
 
 use std::fs;
-use std::process::{Child, Command, ExitStatus};
+use std::io::Write as _;
+use std::process::{Child, ChildStdout, Command, ExitStatus};
 use std::time::Duration;
 
+use tokio::signal::unix::{Signal, SignalKind, signal as listen};
 use xtask::error::{Context, Error, Result};
 use xtask::process::{children_of, signal, wait_gone};
 
@@ -43,6 +45,17 @@ impl Running {
         self.child.try_wait().context(|| format!("cannot look at {}", self.name))
     }
 
+    /// What it says, where its command has a pipe for that. Once.
+    pub(crate) fn stdout(&mut self) -> Result<ChildStdout> {
+        self.child.stdout.take().ok_or_else(|| Error::new(format!("{} cannot be heard", self.name)))
+    }
+
+    /// Tells it something, where its command has a pipe for that.
+    pub(crate) fn tell(&mut self, words: &str) -> Result<()> {
+        let stdin = self.child.stdin.as_mut().ok_or_else(|| Error::new(format!("{} does not listen", self.name)))?;
+        stdin.write_all(words.as_bytes()).context(|| format!("{} does not listen any more", self.name))
+    }
+
     /// Asks it to end with SIGTERM, and waits for it.
     pub(crate) fn stop(mut self) -> Result<()> {
         signal("TERM", &[self.pid()])?;
@@ -57,6 +70,11 @@ impl Drop for Running {
         // It may be gone already; there is nothing else to do about it here.
         let _ = self.child.kill().and_then(|()| self.child.wait());
     }
+}
+
+/// From now on SIGTERM does not end this process by itself, and can be waited for.
+pub(crate) fn on_terminate() -> Result<Signal> {
+    listen(SignalKind::terminate()).context(|| "cannot wait for SIGTERM")
 }
 
 /// User and system time of all children of ours that ended and were waited for.

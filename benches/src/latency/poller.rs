@@ -19,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, Statement};
 use xtask::error::{Context, Error, Result};
 
+use crate::process::on_terminate;
 use crate::server::connect;
 
 /// The channel that the trigger notifies.
@@ -56,6 +57,7 @@ type Done = (String, String);
 impl Poll {
     /// Polls until it is killed.
     pub(super) async fn run(self) -> Result<()> {
+        let mut terminated = on_terminate()?;
         let looker = Looker::new(&self).await?;
         let outcomes = Outcomes::new(&self.url, &self.table).await?;
         let wakes = self.wakes().await?;
@@ -67,7 +69,7 @@ impl Poll {
             }
         };
         tokio::select! {
-            ended = terminated() => ended,
+            _ = terminated.recv() => Ok(()),
             failed = polling => failed,
         }
     }
@@ -192,13 +194,6 @@ impl Outcomes {
         self.session.execute(&self.update, &[&groups, &quotes]).await.context(|| "cannot write outcomes")?;
         Ok(())
     }
-}
-
-async fn terminated() -> Result<()> {
-    let mut signals = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-        .context(|| "cannot wait for SIGTERM")?;
-    signals.recv().await;
-    Ok(())
 }
 
 fn claim_statement(table: &str) -> String {
