@@ -149,6 +149,8 @@ mod tests {
             },
             concurrency: 1,
             rate: None,
+            serial: false,
+            priority: 0,
             request_bytes_max,
         }
     }

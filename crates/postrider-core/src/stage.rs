@@ -64,6 +64,10 @@ pub struct StagePolicy {
     pub concurrency: u32,
     /// How often calls may leave, from one process; `None`: as often as there is something to do.
     pub rate: Option<Rate>,
+    /// One row of a group at a time, in one process.
+    pub serial: bool,
+    /// Among stages with due rows, one with a higher priority gets what there is first.
+    pub priority: u32,
     /// A request with a larger body does not leave: its row is parked.
     pub request_bytes_max: u64,
 }
@@ -185,6 +189,8 @@ mod tests {
             backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(300) },
             concurrency: 64,
             rate: None,
+            serial: false,
+            priority: 0,
             request_bytes_max: 1 << 20,
         }
     }

@@ -6,17 +6,39 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 /// The key of a work row: the texts of its key columns in the order of the mapping (`group_id`, `quote_id`).
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WorkKey(Arc<[Box<str>]>);
+///
+/// It is one allocation, since every open row has its key in memory, and is ordered as its parts are.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkKey(Arc<str>);
+
+/// Stands between two parts: no text of PostgreSQL has it, and it comes before every character that one can have.
+const BETWEEN: char = '\0';
 
 impl WorkKey {
-    pub fn new<I: IntoIterator<Item = S>, S: Into<Box<str>>>(parts: I) -> WorkKey {
-        WorkKey(parts.into_iter().map(Into::into).collect())
+    /// A part that is no text of PostgreSQL, since it has a NUL, gets a replacement character in its place: no row has that key.
+    pub fn new<I: IntoIterator<Item = S>, S: AsRef<str>>(parts: I) -> WorkKey {
+        let mut text = String::new();
+        for (place, part) in parts.into_iter().enumerate() {
+            if place > 0 {
+                text.push(BETWEEN);
+            }
+            match part.as_ref() {
+                part if part.contains(BETWEEN) => text.push_str(&part.replace(BETWEEN, "\u{FFFD}")),
+                part => text.push_str(part),
+            }
+        }
+        WorkKey(text.into())
     }
 
     /// The texts of the key columns.
-    pub fn parts(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.0.iter().map(AsRef::as_ref)
+    pub fn parts(&self) -> impl Iterator<Item = &str> {
+        self.0.split(BETWEEN)
+    }
+}
+
+impl fmt::Debug for WorkKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WorkKey").field(&self.parts().collect::<Vec<_>>()).finish()
     }
 }
 
@@ -147,4 +169,29 @@ pub struct WorkVersion {
     pub lease_owner: Option<OwnerId>,
     /// `closed_at` is set: no transition will follow.
     pub closed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_part_with_a_nul_never_makes_two_of_itself() {
+        let key = WorkKey::new(["a\0b", "c"]);
+        assert_eq!(key.parts().collect::<Vec<_>>(), ["a\u{FFFD}b", "c"]);
+        assert_eq!(format!("{:?}", WorkKey::new(["g", ""])), r#"WorkKey(["g", ""])"#);
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_as_their_parts_are(
+            left in proptest::collection::vec("[\u{1}ab/\u{fffd}]{0,3}", 1..4),
+            right in proptest::collection::vec("[\u{1}ab/\u{fffd}]{0,3}", 1..4),
+        ) {
+            let (left_key, right_key) = (WorkKey::new(&left), WorkKey::new(&right));
+            prop_assert_eq!(left_key.parts().collect::<Vec<_>>(), left.iter().collect::<Vec<_>>());
+            prop_assert_eq!(left_key.cmp(&right_key), left.cmp(&right));
+        }
+    }
 }

@@ -11,6 +11,9 @@ mod judge;
 mod observe;
 mod owners;
 mod pace;
+#[cfg(test)]
+mod play;
+mod queue;
 mod resolve;
 mod rows;
 mod state;

@@ -5,6 +5,8 @@
 
 mod clock;
 mod confirm;
+#[cfg(test)]
+mod counted;
 mod deliver;
 mod executor;
 mod follow;

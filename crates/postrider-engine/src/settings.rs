@@ -77,6 +77,8 @@ pub struct WorkSettings {
     pub endpoints: BTreeMap<Arc<str>, EndpointPolicy>,
     /// Names of the key's columns, in the order of the key's parts: the first members of a request's body.
     pub key_names: Vec<String>,
+    /// Which part of a key names the group that takes turns with the others; `None`: rows take theirs one by one.
+    pub fair_by: Option<usize>,
     /// Random at each process start.
     pub owner: OwnerId,
     /// Our own transitions do not come back through the log.

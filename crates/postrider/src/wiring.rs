@@ -89,6 +89,7 @@ pub(crate) async fn work(
             graph: work.graph.clone(),
             endpoints: work.endpoint_policies.clone(),
             key_names: work.mapping.key.clone(),
+            fair_by: work.fair_by,
             owner,
             quiet: work.quiet,
             history: work.history,

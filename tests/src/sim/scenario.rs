@@ -235,6 +235,7 @@ impl Machine {
                 graph: graph(self.attempt_limit),
                 endpoints: BTreeMap::new(),
                 key_names: vec!["group_id".into(), "quote_id".into()],
+                fair_by: Some(0),
                 owner: process.owner,
                 quiet: self.database.quiet,
                 history: None,

@@ -10,6 +10,9 @@ pub const STAGES: [&str; 4] = ["PRICING", "APPROVAL", "BINDING", "ISSUING"];
 /// The stage whose receiver makes an external call and keeps its own intents.
 pub const EXTERNAL: &str = "BINDING";
 
+/// The stage that runs one row of a group at a time.
+const SERIAL: &str = "APPROVAL";
+
 pub const TIMEOUT: Duration = Duration::from_millis(500);
 pub const LEASE: Duration = Duration::from_millis(1_500);
 
@@ -30,6 +33,8 @@ pub fn graph(attempt_limit: u32) -> StageGraph {
         backoff: Backoff { first: Duration::from_millis(50), max: Duration::from_secs(1) },
         concurrency: 16,
         rate: None,
+        serial: *name == SERIAL,
+        priority: 0,
         request_bytes_max: 1 << 20,
     });
     StageGraph::new(policies.collect()).unwrap()

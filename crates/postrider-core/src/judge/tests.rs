@@ -17,6 +17,8 @@ fn policy() -> StagePolicy {
         backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) },
         concurrency: 1,
         rate: None,
+        serial: false,
+        priority: 0,
         request_bytes_max: 1 << 20,
     }
 }

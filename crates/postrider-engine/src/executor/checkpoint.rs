@@ -8,7 +8,7 @@ use super::state::State;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, CheckpointReply, Transition};
-use postrider_core::stage::Next;
+use postrider_core::stage::{Next, StagePolicy};
 use postrider_core::work::{StageName, WorkKey};
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ impl State {
                 continue;
             };
             let (stage, fence, status) = (row.stage.clone(), row.rank.fence(), row.status);
-            let transition = match ending {
+            let transition = match *ending {
                 Ending::Done(Next::Stage(next)) => self.go_on(next, &key),
                 Ending::Done(Next::End) => Transition::Finish,
                 Ending::Other(transition) => transition,
@@ -89,10 +89,11 @@ impl State {
         self.written(&checkpoint.key, stage, rank, phase);
     }
 
-    /// Success goes on: chained into the next stage where that has a free slot and nobody waits for it.
+    /// Success goes on: chained into the next stage where that has a free slot and nobody waits for it, or goes before it.
     fn go_on(&mut self, next: StageName, key: &WorkKey) -> Transition {
         let Some(policy) = self.settings.graph.stage(&next) else { return Transition::Advance { next } };
-        if self.draining || self.free_slots(policy) == 0 || self.rows.has_due(&next) {
+        let is_free = self.free_slots(policy) > 0 && self.rows.may_run(&next, key);
+        if self.draining || !is_free || self.rows.has_due(&next) || self.goes_before(policy) {
             return Transition::Advance { next };
         }
         let lease = policy.lease;
@@ -100,10 +101,16 @@ impl State {
         Transition::Chain { next, lease }
     }
 
+    /// Whether a row waits for this stage's endpoint that goes before all that come to the stage.
+    fn goes_before(&self, policy: &StagePolicy) -> bool {
+        let mut others = self.settings.graph.stages().filter(|other| other.priority > policy.priority);
+        others.any(|other| other.endpoint == policy.endpoint && self.rows.has_due(&other.name))
+    }
+
     fn checkpoint_open(&mut self, checkpoint: Checkpoint, refused: bool) {
         if let Transition::Chain { next, .. } = &checkpoint.transition {
             let next = next.clone();
-            self.return_slot(&next, self.era_of(&checkpoint.key));
+            self.return_slot(&next, &checkpoint.key, self.era_of(&checkpoint.key));
         }
         let key = checkpoint.key.clone();
         self.doubt(&key, Doubt::Checkpoint { checkpoint: Box::new(checkpoint), refused });

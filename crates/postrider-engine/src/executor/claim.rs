@@ -10,6 +10,7 @@ use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{ClaimReply, ClaimRequest};
 use postrider_core::work::{OwnerId, StageName, WorkKey};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 impl State {
@@ -19,12 +20,14 @@ impl State {
         if self.draining || !self.settings.graph.stages().any(|policy| self.rows.has_due(&policy.name)) {
             return (requests, Vec::new());
         }
-        // Each statement begins with another stage, so that none with a long queue takes all the places.
-        let mut stages: Vec<StageName> = self.settings.graph.stages().map(|policy| policy.name.clone()).collect();
+        // Each statement begins with another of the stages with the same priority, so that none with a long queue takes all the places.
+        let stages = self.settings.graph.stages().map(|policy| (Reverse(policy.priority), policy.name.clone()));
+        let mut stages: Vec<(Reverse<u32>, StageName)> = stages.collect();
         self.turn = self.turn.checked_add(1).filter(|turn| *turn < stages.len()).unwrap_or(0);
         stages.rotate_left(self.turn);
+        stages.sort_by_key(|(priority, _)| *priority);
         let rows_max = self.rows_max();
-        for stage in stages {
+        for (_, stage) in stages {
             self.claim_stage(&stage, rows_max, &mut requests);
         }
         let dead = self.owners.dead().collect();
@@ -83,7 +86,7 @@ impl State {
     fn at_limit(&mut self, key: &WorkKey, fence: i64) {
         let Some(row) = self.rows.row(key) else { return };
         let stage = row.stage.clone();
-        self.return_slot(&stage, self.era_of(key));
+        self.return_slot(&stage, key, self.era_of(key));
         let label = VerdictLabel { stage: stage.to_string(), verdict: "unknown" };
         self.telemetry.verdicts.get_or_create(&label).inc();
         self.written(key, stage, Rank::settled(fence), Phase::Finished);
@@ -94,7 +97,7 @@ impl State {
             let Some(row) = self.rows.row(key) else { continue };
             let Phase::Claiming(take) = row.phase else { continue };
             let stage = row.stage.clone();
-            self.return_slot(&stage, self.era_of(key));
+            self.return_slot(&stage, key, self.era_of(key));
             self.doubt(key, Doubt::Claim(take));
         }
     }

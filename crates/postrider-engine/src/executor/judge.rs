@@ -15,7 +15,7 @@ use postrider_core::work::StageName;
 impl State {
     /// A call ended.
     pub(crate) fn called(&mut self, ticket: &CallTicket, outcome: &Outcome) {
-        self.release_slot(&ticket.stage, ticket.era);
+        self.release_slot(&ticket.stage, &ticket.key, ticket.era);
         self.note_evidence(ticket, outcome);
         if let Some(row) = self.rows.row_mut(&ticket.key) {
             row.status = outcome.status();

@@ -74,7 +74,7 @@ impl State {
             Observation::ClaimNow => Phase::Due(Take::Free),
             Observation::ClaimAt(at) => Phase::Timed(at, Take::Free),
             Observation::TakeOverAt(at, owner) => self.foreign(at, owner),
-            Observation::Orphan => Phase::Settling(Ending::Other(Transition::Release)),
+            Observation::Orphan => Phase::Settling(Box::new(Ending::Other(Transition::Release))),
             Observation::Rest => {
                 self.rows.remove(&version.key);
                 return;

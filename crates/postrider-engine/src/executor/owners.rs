@@ -72,14 +72,7 @@ impl State {
 
     /// The executors that live now; `None`: the answer says nothing yet.
     pub(crate) fn owners_replied(&mut self, living: Option<&BTreeSet<OwnerId>>) {
-        let foreign: Vec<(WorkKey, OwnerId)> = self
-            .rows
-            .iter()
-            .filter_map(|(key, row)| match row.phase {
-                Phase::Timed(_, Take::Over(Some(owner))) => Some((key.clone(), owner)),
-                _ => None,
-            })
-            .collect();
+        let foreign: Vec<(WorkKey, OwnerId)> = self.rows.foreign().map(|(key, owner)| (key.clone(), owner)).collect();
         if let Some(living) = living {
             let running = foreign.iter().map(|(_, owner)| *owner).collect();
             self.owners.note(&running, living);

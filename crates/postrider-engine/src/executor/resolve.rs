@@ -128,7 +128,7 @@ impl State {
             return self.settle(key, ending);
         }
         let Some(mut row) = self.rows.remove(key) else { return };
-        row.phase = Phase::Held(self.next_try(&mut row.misses), ending);
+        row.phase = Phase::Held(self.next_try(&mut row.misses), Box::new(ending));
         self.rows.put(key, row);
     }
 

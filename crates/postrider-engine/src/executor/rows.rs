@@ -1,12 +1,15 @@
 //! The open rows in memory: what is known of each, what is done about it, and when.
 
+use super::queue::Queue;
+use crate::settings::WorkSettings;
 use postrider_core::breaker::Era;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, Transition};
 use postrider_core::stage::Next;
 use postrider_core::time::Timestamp;
 use postrider_core::work::{OwnerId, StageName, WorkKey, WorkVersion};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One row.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct Row {
     pub(crate) gone: bool,
     /// The HTTP status that the last call was answered with, if it was.
     pub(crate) status: Option<u16>,
+    /// Its number in the queue, while it is due.
+    seat: u64,
     /// A newer version that came while we were busy with this one.
     pub(crate) newest: Option<Box<(WorkVersion, u32)>>,
 }
@@ -43,9 +48,9 @@ pub(crate) enum Phase {
     /// Its request is on the way.
     Calling,
     /// Its outcome waits for a checkpoint.
-    Settling(Ending),
+    Settling(Box<Ending>),
     /// Its outcome waits until this time: another session has the row locked.
-    Held(Timestamp, Ending),
+    Held(Timestamp, Box<Ending>),
     /// In a checkpoint statement.
     Writing,
     /// A statement left its state open: it is read.
@@ -87,9 +92,19 @@ pub(crate) enum Doubt {
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     rows: BTreeMap<WorkKey, Row>,
-    due: BTreeMap<StageName, VecDeque<WorkKey>>,
+    waiting: Waiting,
+}
+
+/// Where rows wait, by their phases.
+#[derive(Debug, Default)]
+struct Waiting {
+    due: BTreeMap<StageName, Queue>,
     timers: BTreeSet<(Timestamp, WorkKey)>,
+    /// Those that run under an owner.
+    foreign: BTreeSet<WorkKey>,
     unseen_count: usize,
+    /// Seats given so far.
+    seats: u64,
 }
 
 impl Row {
@@ -105,6 +120,7 @@ impl Row {
             era: Era::default(),
             gone: false,
             status: None,
+            seat: 0,
             newest: None,
         }
     }
@@ -124,6 +140,12 @@ impl Row {
 }
 
 impl Rows {
+    pub(crate) fn new(settings: &WorkSettings) -> Rows {
+        let part = settings.fair_by.and_then(|part| u8::try_from(part).ok());
+        let queues = settings.graph.stages().map(|stage| (stage.name.clone(), Queue::new(part, stage.serial)));
+        Rows { rows: BTreeMap::new(), waiting: Waiting { due: queues.collect(), ..Waiting::default() } }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -132,90 +154,168 @@ impl Rows {
         self.rows.get(key)
     }
 
+    /// For what no queue and no timer depends on; [`Rows::change`] is for the rest.
     pub(crate) fn row_mut(&mut self, key: &WorkKey) -> Option<&mut Row> {
         self.rows.get_mut(key)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&WorkKey, &Row)> {
-        self.rows.iter()
+    /// The rows that other executors run, with their owners.
+    pub(crate) fn foreign(&self) -> impl Iterator<Item = (&WorkKey, OwnerId)> {
+        self.waiting.foreign.iter().filter_map(|key| match self.rows.get(key)?.phase {
+            Phase::Timed(_, Take::Over(Some(owner))) => Some((key, owner)),
+            _ => None,
+        })
     }
 
-    /// Puts a row into a phase; queues and timers follow. An entry of a queue that an earlier phase left is found void later.
-    pub(crate) fn put(&mut self, key: &WorkKey, row: Row) {
-        self.remove(key);
-        match &row.phase {
-            Phase::Due(_) => self.due.entry(row.stage.clone()).or_default().push_back(key.clone()),
-            Phase::Timed(at, _) | Phase::Held(at, _) => drop(self.timers.insert((*at, key.clone()))),
-            _ => {}
+    /// Puts a row where its phase says, in the place of what was known of it.
+    pub(crate) fn put(&mut self, key: &WorkKey, mut row: Row) {
+        match self.rows.entry(key.clone()) {
+            Entry::Vacant(place) => {
+                self.waiting.enter(key, &mut row);
+                place.insert(row);
+            }
+            // The key that is there already serves the queues, too, so that a row has one.
+            Entry::Occupied(mut place) => {
+                let key = place.key().clone();
+                self.waiting.leave(&key, place.get());
+                self.waiting.enter(&key, &mut row);
+                place.insert(row);
+            }
         }
-        self.unseen_count += usize::from(row.unseen);
-        self.rows.insert(key.clone(), row);
+    }
+
+    /// Changes a row that is there; queues and timers follow.
+    pub(crate) fn change(&mut self, key: &WorkKey, change: impl FnOnce(&mut Row)) {
+        let Entry::Occupied(mut place) = self.rows.entry(key.clone()) else { return };
+        let key = place.key().clone();
+        self.waiting.leave(&key, place.get());
+        change(place.get_mut());
+        self.waiting.enter(&key, place.get_mut());
     }
 
     /// Changes the phase of a row that is there.
     pub(crate) fn set(&mut self, key: &WorkKey, phase: Phase) {
-        let Some(mut row) = self.remove(key) else { return };
-        row.phase = phase;
-        self.put(key, row);
+        self.change(key, |row| row.phase = phase);
     }
 
     pub(crate) fn remove(&mut self, key: &WorkKey) -> Option<Row> {
         let row = self.rows.remove(key)?;
-        if let Phase::Timed(at, _) | Phase::Held(at, _) = row.phase {
-            self.timers.remove(&(at, key.clone()));
-        }
-        self.unseen_count -= usize::from(row.unseen);
+        self.waiting.leave(key, &row);
         Some(row)
     }
 
     /// How many rows the log showed in a version that no claim could see yet.
     pub(crate) fn unseen_count(&self) -> usize {
-        self.unseen_count
+        self.waiting.unseen_count
     }
 
     /// The next row of a stage that is due, moved to the claim.
     pub(crate) fn pop_due(&mut self, stage: &StageName) -> Option<(WorkKey, Rank, Take)> {
-        let queue = self.due.get_mut(stage)?;
-        while let Some(key) = queue.pop_front() {
-            let Some(row) = self.rows.get_mut(&key) else { continue };
-            let Phase::Due(take) = row.phase else { continue };
-            if row.stage == *stage {
-                row.phase = Phase::Claiming(take);
-                return Some((key, row.rank, take));
-            }
-        }
-        None
+        let key = self.waiting.due.get_mut(stage)?.pop()?;
+        let row = self.rows.get_mut(&key)?;
+        let Phase::Due(take) = row.phase else {
+            debug_assert!(false, "a row that leaves the queue gives back its seat");
+            return None;
+        };
+        row.phase = Phase::Claiming(take);
+        Some((key, row.rank, take))
     }
 
-    /// Whether a stage has entries in its queue; some may be void.
+    /// Whether a row of the stage is due and may run.
     pub(crate) fn has_due(&self, stage: &StageName) -> bool {
-        self.due.get(stage).is_some_and(|queue| !queue.is_empty())
+        self.waiting.due.get(stage).is_some_and(Queue::has_next)
+    }
+
+    /// Whether no other row of its group runs in a stage that takes them one at a time.
+    pub(crate) fn may_run(&self, stage: &StageName, key: &WorkKey) -> bool {
+        self.waiting.due.get(stage).is_none_or(|queue| queue.may_run(key))
+    }
+
+    /// The row runs in the stage.
+    pub(crate) fn begin(&mut self, stage: &StageName, key: &WorkKey) {
+        if let Some(queue) = self.waiting.due.get_mut(stage) {
+            queue.begin(key);
+        }
+    }
+
+    /// The row runs in the stage no more.
+    pub(crate) fn end(&mut self, stage: &StageName, key: &WorkKey) {
+        if let Some(queue) = self.waiting.due.get_mut(stage) {
+            queue.end(key);
+        }
     }
 
     /// The earliest timer.
     pub(crate) fn next_timer(&self) -> Option<Timestamp> {
-        self.timers.first().map(|(at, _)| *at)
+        self.waiting.timers.first().map(|(at, _)| *at)
     }
 
     /// Moves every row whose time has come: into the queue of its stage, or back to those that wait for a checkpoint, whose
     /// keys it returns.
     pub(crate) fn fire(&mut self, now: Timestamp) -> Vec<WorkKey> {
         let mut settling = Vec::new();
-        while self.timers.first().is_some_and(|(at, _)| *at <= now) {
-            let Some((_, key)) = self.timers.pop_first() else { break };
-            let Some(mut row) = self.rows.remove(&key) else { continue };
-            self.unseen_count -= usize::from(row.unseen);
-            row.phase = match row.phase {
-                Phase::Timed(_, take) => Phase::Due(take),
-                Phase::Held(_, ending) => {
-                    settling.push(key.clone());
-                    Phase::Settling(ending)
-                }
-                other => other,
-            };
-            self.put(&key, row);
+        while let Some((_, key)) = self.waiting.timers.first().filter(|(at, _)| *at <= now).cloned() {
+            self.change(&key, |row| {
+                row.phase = match std::mem::replace(&mut row.phase, Phase::Finished) {
+                    Phase::Timed(_, take) => Phase::Due(take),
+                    Phase::Held(_, ending) => {
+                        settling.push(key.clone());
+                        Phase::Settling(ending)
+                    }
+                    other => other,
+                };
+            });
         }
         settling
+    }
+}
+
+impl Waiting {
+    fn enter(&mut self, key: &WorkKey, row: &mut Row) {
+        self.unseen_count += usize::from(row.unseen);
+        match row.phase {
+            Phase::Due(_) => {
+                self.seats += 1;
+                row.seat = self.seats;
+                self.share_name(row);
+                self.due.entry(row.stage.clone()).or_insert_with(|| Queue::new(None, false)).push(key, row.seat);
+            }
+            Phase::Timed(at, take) => {
+                self.share_name(row);
+                self.timers.insert((at, key.clone()));
+                if matches!(take, Take::Over(Some(_))) {
+                    self.foreign.insert(key.clone());
+                }
+            }
+            Phase::Held(at, _) => drop(self.timers.insert((at, key.clone()))),
+            _ => {}
+        }
+    }
+
+    fn leave(&mut self, key: &WorkKey, row: &Row) {
+        self.unseen_count -= usize::from(row.unseen);
+        match row.phase {
+            Phase::Due(_) => {
+                if let Some(queue) = self.due.get_mut(&row.stage) {
+                    queue.remove(key, row.seat);
+                }
+            }
+            Phase::Timed(at, take) => {
+                self.timers.remove(&(at, key.clone()));
+                if matches!(take, Take::Over(Some(_))) {
+                    self.foreign.remove(key);
+                }
+            }
+            Phase::Held(at, _) => drop(self.timers.remove(&(at, key.clone()))),
+            _ => {}
+        }
+    }
+
+    /// A row that may wait long has no stage's name of its own.
+    fn share_name(&self, row: &mut Row) {
+        if let Some((name, _)) = self.due.get_key_value(&row.stage) {
+            row.stage = name.clone();
+        }
     }
 }
 
@@ -237,9 +337,13 @@ mod tests {
             assert_eq!(rows.unseen_count(), 1);
             rows.set(&key, Phase::Timed(at, Take::Free));
             rows.set(&key, Phase::Timed(at, Take::Free));
-            assert_eq!((rows.unseen_count(), rows.timers.len()), (1, 1));
+            assert_eq!((rows.unseen_count(), rows.waiting.timers.len()), (1, 1));
         }
         rows.remove(&key);
-        assert_eq!((rows.unseen_count(), rows.timers.len()), (0, 0));
+        assert_eq!((rows.unseen_count(), rows.waiting.timers.len()), (0, 0));
     }
 }
+
+#[cfg(test)]
+#[path = "scale_tests.rs"]
+mod scale_tests;

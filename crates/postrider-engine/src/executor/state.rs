@@ -89,12 +89,12 @@ impl State {
     ) -> State {
         State {
             pace: Pace::new(&settings),
+            rows: Rows::new(&settings),
             settings,
             limits,
             world,
             clock,
             telemetry,
-            rows: Rows::default(),
             in_use: BTreeMap::new(),
             circuits: BTreeMap::new(),
             tries: BTreeMap::new(),
@@ -166,7 +166,7 @@ impl State {
         let call = match call {
             Ok(call) => call,
             Err(transition) => {
-                self.return_slot(&claim.stage, self.era_of(&claim.key));
+                self.return_slot(&claim.stage, &claim.key, self.era_of(&claim.key));
                 self.settle(&claim.key, Ending::Other(transition));
                 return;
             }
@@ -187,7 +187,7 @@ impl State {
 
     /// The row's outcome is known: it waits for the next checkpoint.
     pub(super) fn settle(&mut self, key: &WorkKey, ending: Ending) {
-        self.rows.set(key, Phase::Settling(ending));
+        self.rows.set(key, Phase::Settling(Box::new(ending)));
         self.settling.push_back(key.clone());
     }
 
@@ -244,12 +244,12 @@ impl State {
 
     /// The row is ours at this fence.
     pub(super) fn claimed(&mut self, claim: &Claim) {
-        let Some(mut row) = self.rows.remove(&claim.key) else { return };
-        row.rank = Rank::claimed(claim.fence);
-        row.stage = claim.stage.clone();
-        row.misses = 0;
-        row.unseen = false;
-        self.rows.put(&claim.key, row);
+        self.rows.change(&claim.key, |row| {
+            row.rank = Rank::claimed(claim.fence);
+            row.stage = claim.stage.clone();
+            row.misses = 0;
+            row.unseen = false;
+        });
     }
 
     /// Our outcome is written: the row's newest version is ours, or one that came meanwhile.
@@ -284,6 +284,7 @@ impl State {
     /// Takes a slot for a row. Its era goes with the row, and comes back when the slot is given back.
     pub(super) fn use_slot(&mut self, stage: &StageName, key: &WorkKey) {
         *self.in_use.entry(stage.clone()).or_default() += 1;
+        self.rows.begin(stage, key);
         self.promise_call(stage);
         let Some(endpoint) = self.endpoint_of(stage) else { return };
         *self.tries.entry(endpoint.clone()).or_default() += 1;
@@ -294,13 +295,14 @@ impl State {
     }
 
     /// Gives back a slot whose call did not leave.
-    pub(super) fn return_slot(&mut self, stage: &StageName, era: Era) {
+    pub(super) fn return_slot(&mut self, stage: &StageName, key: &WorkKey, era: Era) {
         self.withdraw_call(stage);
-        self.release_slot(stage, era);
+        self.release_slot(stage, key, era);
     }
 
     /// The slot's call has ended.
-    pub(super) fn release_slot(&mut self, stage: &StageName, era: Era) {
+    pub(super) fn release_slot(&mut self, stage: &StageName, key: &WorkKey, era: Era) {
+        self.rows.end(stage, key);
         let used = self.in_use.get_mut(stage).expect("a slot that is given back was taken");
         *used = used.checked_sub(1).expect("a slot that is given back was taken");
         let Some(endpoint) = self.endpoint_of(stage) else { return };

@@ -179,7 +179,7 @@ impl Layout {
 
 /// The arrays of the key columns for these keys, as parameters.
 pub(crate) fn key_parameters<'a>(width: usize, keys: impl Iterator<Item = &'a WorkKey> + Clone) -> Result<Parameters> {
-    if keys.clone().any(|key| key.parts().len() != width) {
+    if keys.clone().any(|key| key.parts().count() != width) {
         return Err(Error::new(ErrorKind::Internal, "a work key has another number of parts than the table's key"));
     }
     let array = |index: usize| -> Box<dyn tokio_postgres::types::ToSql + Sync + Send> {

@@ -125,6 +125,8 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         lease = "1m"
         backoff = { first = "1s", max = "5m" }
         concurrency = 64
+        serial = false
+        priority = 0
         request_size = "16MiB"
     "#;
     let left_out = r#"
@@ -138,7 +140,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
     // A default that is added to the page must be added here, too.
     let defaults = reference().matches("Default: `").count();
     let written: usize = [" = \"", " = true", " = false"].iter().map(|value| typed.matches(value).count()).sum();
-    let numbers = ["attempts = 5", "deferrals = 100", "concurrency = 64", "in_flight = 16", "key = ["];
+    let numbers = ["attempts = 5", "deferrals = 100", "concurrency = 64", "priority = 0", "in_flight = 16", "key = ["];
     let mandatory = ["url = ", "dir = ", "name = ", "kind = ", "table = ", "class = "];
     let others: usize = mandatory.iter().map(|key| typed.matches(&format!("{key}\"")).count()).sum();
     // `lease` has a default that is a sentence.
@@ -413,6 +415,25 @@ fn a_class_must_be_given_and_be_of_this_version() {
         1:56: `work.stage.class` is an unknown word, "keyd" (did you mean `keyed`?)
         1:64: `work.stage.async` is not in this version"#]],
     );
+}
+
+#[test]
+fn the_group_of_a_row_is_a_column_of_its_key() {
+    let fair_by = |keys: &str| {
+        let text = format!(
+            "[source]\nurl = \"postgres://u@h/d\"\n[journal]\ndir = \"d\"\n[work]\ntable = \"w\"\n{keys}\n\
+             [[work.stage]]\nname = \"A\"\nurl = \"http://h/\"\nclass = \"keyed\"\n"
+        );
+        read(&text).map(|configuration| configuration.work.expect("there is a work table").fair_by)
+    };
+    assert_eq!(fair_by("").expect("valid"), Some(0));
+    assert_eq!(fair_by("fair_by = \"quote_id\"").expect("valid"), Some(1));
+    assert_eq!(fair_by("fair_by = \"\"").expect("valid"), None);
+    assert_eq!(fair_by("columns = { key = [\"id\"] }").expect("valid"), None);
+    assert_eq!(fair_by("columns = { key = [\"id\"] }\nfair_by = \"id\"").expect("valid"), Some(0));
+    let problems = fair_by("fair_by = \"group\"").expect_err("no column of the key");
+    let expected = "7:11: `work.fair_by` names no column of `work.columns.key`, \"group\" (did you mean `group_id`?)";
+    assert_eq!(problems.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
 }
 
 #[test]

@@ -178,6 +178,10 @@ typed_table! {
         /// for each stage. `false`: the log brings every change of the table, ours among them, and the table has no trigger.
         /// Default: `true`.
         quiet: bool,
+        /// The key column whose text is the row's group. Where rows wait for a stage, the groups take turns, so that one with many rows
+        /// does not keep the others waiting. `""`: no groups, first come, first served.
+        /// Default: the first key column, if the key has more than one.
+        fair_by: String,
         /// The table's own names for the columns; what is left out has the name of its key.
         columns: WorkColumns,
         /// Request headers of every stage; values as for a stage's.
@@ -296,6 +300,12 @@ typed_table! {
         /// So many requests may leave at once after a quiet time; with `rate`.
         /// Default: what the rate gives in a tenth of a second, at least 1.
         burst: u32,
+        /// One request at a time for each group (`work.fair_by`), from this process; the rows of other groups do not wait for it.
+        /// Default: `false`.
+        serial: bool,
+        /// Rows of a stage with a higher number are claimed before those of others, and get what an endpoint leaves first.
+        /// Default: `0`.
+        priority: u32,
         /// A row whose request would have a larger body is set aside for a person (`TOO_LARGE`), and nothing is sent. At most
         /// `concurrency` such bodies are in memory at once.
         /// Default: `"16MiB"`.

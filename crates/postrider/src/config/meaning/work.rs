@@ -27,6 +27,8 @@ pub(crate) struct Work {
     pub(crate) history: Option<Duration>,
     /// Our own transitions are kept out of the log.
     pub(crate) quiet: bool,
+    /// Which part of the key names a row's group.
+    pub(crate) fair_by: Option<usize>,
     pub(crate) graph: StageGraph,
     /// How long receivers keep a key, where that is known.
     pub(crate) key_retention: BTreeMap<StageName, Duration>,
@@ -56,7 +58,10 @@ impl Reader<'_> {
     pub(super) fn work(&mut self, work: At<typed::Work>, replay_window: Option<Duration>) -> Option<Work> {
         let At { value: work, place } = work;
         let table = self.table(work.table, place, "work.table");
-        let mapping = self.mapping(table, work.columns.map(|columns| columns.value).unwrap_or_default());
+        let columns = work.columns.map(|columns| columns.value).unwrap_or_default();
+        let key = self.key_columns(columns.key.clone());
+        let fair_by = self.fair_by(work.fair_by, &key);
+        let mapping = self.mapping(table, key, columns);
         let access = Access {
             path: "work",
             headers: work.headers.map(|headers| headers.value).unwrap_or_default(),
@@ -94,7 +99,16 @@ impl Reader<'_> {
         // Where a stage has no name, a `next` that names no stage may mean that one.
         let graph = if incomplete { None } else { self.graph(policies, &places) };
         let quiet = work.quiet.is_none_or(|quiet| quiet.value);
-        Some(Work { mapping: mapping?, history, quiet, graph: graph?, key_retention, endpoints, endpoint_policies })
+        Some(Work {
+            mapping: mapping?,
+            history,
+            quiet,
+            fair_by,
+            graph: graph?,
+            key_retention,
+            endpoints,
+            endpoint_policies,
+        })
     }
 
     fn history(&mut self, typed: typed::History, replay_window: Option<Duration>) -> Option<Duration> {
@@ -112,14 +126,19 @@ impl Reader<'_> {
         typed.enabled.is_none_or(|enabled| enabled.value).then_some(retention)
     }
 
-    fn mapping(&mut self, table: Option<(String, String)>, typed: typed::WorkColumns) -> Option<WorkMapping> {
+    fn mapping(
+        &mut self,
+        table: Option<(String, String)>,
+        key: Vec<String>,
+        typed: typed::WorkColumns,
+    ) -> Option<WorkMapping> {
         const PATH: &str = "work.columns";
         // The columns are read even where the table is wrong, so that all problems come at once.
         let (schema, name) = table.clone().unwrap_or_default();
         let mapping = WorkMapping {
             schema,
             table: name,
-            key: self.key_columns(typed.key),
+            key,
             stage: self.column(typed.stage, PATH, "stage"),
             stage_state: self.column(typed.stage_state, PATH, "stage_state"),
             attempt_count: self.column(typed.attempt_count, PATH, "attempt_count"),
@@ -146,6 +165,20 @@ impl Reader<'_> {
             .filter_map(|column| self.name(Some(column), place, "work.columns.key"))
             .map(|column| column.value)
             .collect()
+    }
+
+    /// Which of the key's columns names a row's group.
+    fn fair_by(&mut self, typed: Option<At<String>>, key: &[String]) -> Option<usize> {
+        let Some(column) = typed else { return (key.len() > 1).then_some(0) };
+        let part = key.iter().position(|name| *name == column.value);
+        if part.is_none() && !column.value.is_empty() {
+            let names: Vec<&str> = key.iter().map(String::as_str).collect();
+            let hint = suggest(&column.value, &names);
+            let message =
+                format!("`work.fair_by` names no column of `work.columns.key`, \"{}\"", column.value.escape_debug());
+            self.problems.report_with_hint(column.place, message, hint);
+        }
+        part
     }
 
     /// `None` where there is no name to know the stage by. A policy with a reported problem is a stand-in that lets the
@@ -187,6 +220,8 @@ impl Reader<'_> {
             backoff: self.backoff(stage.backoff.map(|backoff| backoff.value).unwrap_or_default()),
             concurrency: self.count(stage.concurrency, "work.stage.concurrency", 64),
             rate: self.rate(stage.rate, stage.burst, "work.stage"),
+            serial: stage.serial.is_some_and(|serial| serial.value),
+            priority: stage.priority.map_or(0, |priority| priority.value),
             request_bytes_max: stage.request_size.map_or(REQUEST_BYTES, |size| size.value.0),
         };
         Some((policy, endpoint))

@@ -1,0 +1,244 @@
+//! For tests: the rows and decisions of an executor in virtual time, with a database and endpoints that say yes.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+use super::state::{CallTicket, State};
+use crate::clock::ServerClock;
+use crate::limits::Limits;
+use crate::settings::{EndpointPolicy, WorkSettings};
+use crate::telemetry::Telemetry;
+use crate::world::World;
+use postrider_core::outcome::{Answer, Declared, Outcome};
+use postrider_core::ports::{BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, Transition};
+use postrider_core::rate::Rate;
+use postrider_core::stage::{Backoff, Next, StageClass, StageGraph, StagePolicy};
+use postrider_core::time::Timestamp;
+use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A world whose time the test moves.
+#[derive(Debug)]
+pub(super) struct StillWorld {
+    pub(super) now: AtomicI64,
+    draws: AtomicU64,
+}
+
+impl World for StillWorld {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.now.load(Ordering::Relaxed))
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn random(&self) -> u64 {
+        self.draws.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed)
+    }
+}
+
+pub(super) fn stage(name: &str, endpoint: &str, rate: Option<Rate>) -> StagePolicy {
+    StagePolicy {
+        name: StageName::new(name),
+        class: StageClass::Keyed,
+        endpoint: endpoint.into(),
+        next: vec![Next::End],
+        attempt_limit: 5,
+        deferral_limit: 5,
+        timeout: Duration::from_secs(30),
+        lease: Duration::from_secs(60),
+        backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(1) },
+        concurrency: 64,
+        rate,
+        serial: false,
+        priority: 0,
+        request_bytes_max: 1_000,
+    }
+}
+
+/// What will happen, at its time.
+pub(super) enum Coming {
+    Claimed(Vec<ClaimRequest>),
+    Called(CallTicket),
+}
+
+/// A state whose statements and calls take a while, each another one.
+pub(super) struct Play {
+    pub(super) state: State,
+    pub(super) world: Arc<StillWorld>,
+    coming: Vec<(Timestamp, Coming)>,
+    /// When each call left, and for which stage.
+    pub(super) left: Vec<(Timestamp, StageName)>,
+    /// The most that were on their way at once, or were to be.
+    pub(super) most: u32,
+    /// What was claimed, in order.
+    pub(super) claimed: Vec<WorkKey>,
+}
+
+impl Play {
+    pub(super) fn new(stages: Vec<StagePolicy>, endpoints: BTreeMap<Arc<str>, EndpointPolicy>) -> Play {
+        let world = Arc::new(StillWorld { now: AtomicI64::new(1_700_000_000_000_000), draws: AtomicU64::new(7) });
+        let settings = WorkSettings {
+            graph: StageGraph::new(stages).unwrap(),
+            endpoints,
+            key_names: vec!["g".to_owned(), "q".to_owned()],
+            fair_by: Some(0),
+            owner: OwnerId(1),
+            quiet: true,
+            history: None,
+        };
+        let (limits, clock) = (Limits::default(), ServerClock::new(world.clone()));
+        let state = State::new(settings, limits, world.clone(), clock, Arc::new(Telemetry::default()));
+        Play { state, world, coming: Vec::new(), left: Vec::new(), most: 0, claimed: Vec::new() }
+    }
+
+    pub(super) fn submit(&mut self, stage: &str, rows: usize) {
+        for row in 0..rows {
+            self.submit_row(&WorkKey::new([stage, &row.to_string()]), stage, None);
+        }
+    }
+
+    /// `at`: when it is due, where that is not at once.
+    pub(super) fn submit_row(&mut self, key: &WorkKey, stage: &str, at: Option<Timestamp>) {
+        let version = WorkVersion {
+            key: key.clone(),
+            stage: StageName::new(stage),
+            state: StageState::Pending,
+            attempt_count: 0,
+            deferral_count: 0,
+            fence: 0,
+            epoch: 0,
+            next_attempt_at: at,
+            lease_until: None,
+            lease_owner: None,
+            closed: false,
+        };
+        self.state.observe_version(version, 1);
+    }
+
+    /// Until nothing is left to do. Nothing but the state says how long to wait.
+    pub(super) fn run(&mut self) {
+        while self.step() {}
+    }
+
+    /// Starts what may start, and waits for what comes first; false: nothing does.
+    pub(super) fn step(&mut self) -> bool {
+        self.start();
+        let next = self.coming.iter().map(|(at, _)| *at).min();
+        let timer = self.state.until_next_timer().map(|span| self.world.now().after(span));
+        let Some(at) = next.into_iter().chain(timer).min() else { return false };
+        self.world.now.store(at.0.max(self.world.now().0), Ordering::Relaxed);
+        let (due, later) = std::mem::take(&mut self.coming).into_iter().partition(|(due, _)| *due <= at);
+        self.coming = later;
+        due.into_iter().for_each(|(_, coming)| self.come(coming));
+        true
+    }
+
+    pub(super) fn start(&mut self) {
+        self.state.fire_timers();
+        let claims = self.coming.iter().filter(|(_, coming)| matches!(coming, Coming::Claimed(_))).count();
+        if claims < 2 {
+            let (requests, _) = self.state.next_claims();
+            if !requests.is_empty() {
+                self.claimed.extend(requests.iter().map(|request| request.key.clone()));
+                // As a rule a few milliseconds, and now and then the server stands still for a second.
+                let slow = self.world.random().is_multiple_of(10);
+                let after = self.after(if slow { 1_000_000 } else { 5_000 });
+                self.coming.push((after, Coming::Claimed(requests)));
+            }
+        }
+        for (ticket, _) in self.state.take_calls() {
+            self.left.push((self.world.now(), ticket.stage.clone()));
+            let after = self.after(200_000);
+            self.coming.push((after, Coming::Called(ticket)));
+        }
+        let under_way: usize = self
+            .coming
+            .iter()
+            .map(|(_, coming)| match coming {
+                Coming::Claimed(requests) => requests.len(),
+                Coming::Called(_) => 1,
+            })
+            .sum();
+        self.most = self.most.max(u32::try_from(under_way).unwrap());
+    }
+
+    /// The rows that are claimed or called for a stage.
+    pub(super) fn under_way(&self, stage: &str) -> impl Iterator<Item = &WorkKey> {
+        let rows = self.coming.iter().flat_map(|(_, coming)| match coming {
+            Coming::Claimed(requests) => requests.iter().map(|request| (&request.stage, &request.key)).collect(),
+            Coming::Called(ticket) => vec![(&ticket.stage, &ticket.key)],
+        });
+        rows.filter(move |(of, _)| of.as_str() == stage).map(|(_, key)| key)
+    }
+
+    fn come(&mut self, coming: Coming) {
+        match coming {
+            Coming::Claimed(requests) => {
+                let replies = requests
+                    .iter()
+                    .map(|request| ClaimReply::Claimed(claim(&request.key, &request.stage, request.seen_fence)));
+                let replies = replies.collect();
+                self.state.claims_replied(requests, replies);
+            }
+            Coming::Called(ticket) => {
+                let answer = Answer {
+                    status: 200,
+                    declared: Some(Declared::Done),
+                    replayed: false,
+                    next: None,
+                    retry_after: None,
+                };
+                self.state.called(&ticket, &Outcome::Answered(answer));
+                let written = self.state.next_checkpoints();
+                let replies = written.iter().map(reply).collect();
+                self.state.checkpoints_replied(written, replies);
+            }
+        }
+    }
+
+    /// A time up to so far away.
+    fn after(&self, micros_max: u64) -> Timestamp {
+        self.world.now().after(Duration::from_micros(1 + self.world.random() % micros_max))
+    }
+
+    /// Of any two calls that leave for these stages, no more leave between them than burst and rate allow.
+    pub(super) fn assert_paced(&self, stages: &[&str], rate: Rate) {
+        let left: Vec<Timestamp> =
+            self.left.iter().filter(|(_, stage)| stages.contains(&stage.as_str())).map(|(at, _)| *at).collect();
+        for (first, from) in left.iter().enumerate() {
+            for (last, to) in left.iter().enumerate().skip(first) {
+                let gives = to.since(*from).as_micros() * u128::from(rate.calls) / rate.per.as_micros();
+                let count = u128::try_from(last - first + 1).unwrap();
+                assert!(count <= u128::from(rate.burst) + gives, "{count} calls in {:?}", to.since(*from));
+            }
+        }
+    }
+
+    pub(super) fn took(&self) -> Duration {
+        self.left.last().unwrap().0.since(self.left[0].0)
+    }
+}
+
+fn reply(written: &Checkpoint) -> CheckpointReply {
+    match &written.transition {
+        Transition::Chain { next, .. } => CheckpointReply::Chained(claim(&written.key, next, written.fence)),
+        _ => CheckpointReply::Written { key: written.key.clone() },
+    }
+}
+
+fn claim(key: &WorkKey, stage: &StageName, seen_fence: i64) -> Claim {
+    Claim {
+        key: key.clone(),
+        stage: stage.clone(),
+        fence: seen_fence + 1,
+        attempt: 1,
+        deferrals: 0,
+        epoch: 0,
+        definition: None,
+        payload: "{}".to_owned(),
+        payload_changed: false,
+    }
+}
