@@ -68,6 +68,8 @@ impl Load {
             backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(300) },
             concurrency: self.concurrency,
             rate: None,
+            serial: false,
+            priority: 0,
             request_bytes_max: 16 << 20,
         }
     }

@@ -105,8 +105,11 @@ impl Execute {
             graph: self.load.graph()?,
             endpoints: BTreeMap::new(),
             key_names: mapping(&self.schema).key,
+            fair_by: Some(0),
             owner: table.owner,
             quiet: !self.loud,
+            // Nothing is old enough to be purged.
+            history: None,
         };
         Ok(Parts {
             source: Arc::new(source.of_journal(opened.identity)),
