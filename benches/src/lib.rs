@@ -2,6 +2,7 @@
 //!
 //! What each measures, and how, stands in `benches/README.md`.
 
+pub mod burst;
 pub mod decode;
 pub mod drain;
 pub mod latency;

@@ -35,6 +35,8 @@ pub(crate) struct Turn {
     pub(crate) dead_tuples: f64,
     /// HOT updates among all that leave their row open, in per cent: the last one of each row cannot be one where an index knows what is open.
     pub(crate) hot_share: f64,
+    /// The most calls that were in flight at once.
+    pub(crate) peak: f64,
 }
 
 impl Turn {
@@ -54,6 +56,9 @@ pub(crate) const SETTINGS: [(&str, &str); 5] = [
     ("checkpoint_timeout", "1h"),
     ("shared_buffers", "256MB"),
 ];
+
+/// Rows of one group, which were inserted together.
+const GROUP_ROWS: u64 = 100;
 
 pub(crate) const POSTGRES: u32 = 17;
 
@@ -135,6 +140,7 @@ pub(crate) async fn take(server: &Server, side: Side, load: Load) -> Result<Turn
         commits: commits(server, &before.lsn, &end).await? / transitions,
         dead_tuples: after.dead / transitions,
         hot_share: 100.0 * (after.hot - before.hot) / (after.updates - before.updates - load.rows as f64),
+        peak: peak as f64,
     };
     if side != Side::Poller {
         drop_slot(server, side).await?;
@@ -178,7 +184,8 @@ async fn fill(server: &Server, side: Side, load: Load) -> Result<()> {
     server
         .execute(&format!(
             "INSERT INTO {schema}.pending_work (group_id, quote_id, stage, payload, created_at)
-             SELECT 'group-' || i % 50, left(md5(i::text), 16), 'STAGE_1', '{{\"premium\": 100.50}}', now() - ({rows} - i) * interval '1 ms'
+             SELECT left(md5((i / {GROUP_ROWS})::text), 12), lpad(i::text, 8, '0'), 'STAGE_1', '{{\"premium\": 100.50}}',
+                 now() - ({rows} - i) * interval '1 ms'
              FROM generate_series(1, {rows}) AS i",
             rows = load.rows
         ))
