@@ -1,6 +1,6 @@
 //! The due rows of one stage, and whose turn it is: the groups take turns, and within a group the row that was due first.
 
-use postrider_core::work::WorkKey;
+use postrider_core::work::{PartSpan, StageName, WorkKey};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -10,7 +10,8 @@ use std::ops::Bound;
 struct Group {
     /// One of its rows.
     row: WorkKey,
-    part: Option<u8>,
+    /// Where in the row's key its name stands.
+    name: PartSpan,
 }
 
 /// A row's place in the queue.
@@ -26,7 +27,8 @@ struct Seat {
 /// group has at most one, and a group costs no memory beside its rows.
 #[derive(Debug)]
 pub(super) struct Queue {
-    part: Option<u8>,
+    stage: StageName,
+    part: Option<usize>,
     seats: BTreeSet<Seat>,
     /// Whose turn was last.
     served: Option<Group>,
@@ -43,8 +45,13 @@ struct Lanes {
 
 impl Queue {
     /// `part`: which part of a key names the row's group.
-    pub(super) fn new(part: Option<u8>, serial: bool) -> Queue {
-        Queue { part, seats: BTreeSet::new(), served: None, lanes: serial.then(Lanes::default) }
+    pub(super) fn new(stage: StageName, part: Option<usize>, serial: bool) -> Queue {
+        Queue { stage, part, seats: BTreeSet::new(), served: None, lanes: serial.then(Lanes::default) }
+    }
+
+    /// One name for all its rows.
+    pub(super) fn stage(&self) -> &StageName {
+        &self.stage
     }
 
     /// Numbers rise: the lowest of a group is its next.
@@ -88,6 +95,9 @@ impl Queue {
 
     /// The row runs.
     pub(super) fn begin(&mut self, key: &WorkKey) {
+        if self.lanes.is_none() {
+            return;
+        }
         let group = self.group(key);
         if let Some(lanes) = &mut self.lanes {
             lanes.free.remove(&group);
@@ -98,6 +108,9 @@ impl Queue {
 
     /// The row runs no more.
     pub(super) fn end(&mut self, key: &WorkKey) {
+        if self.lanes.is_none() {
+            return;
+        }
         let group = self.group(key);
         let waits = self.first_of(&group).is_some();
         if let Some(lanes) = &mut self.lanes {
@@ -124,13 +137,14 @@ impl Queue {
     }
 
     fn group(&self, key: &WorkKey) -> Group {
-        Group { row: key.clone(), part: self.part }
+        let name = self.part.and_then(|part| key.span(part)).unwrap_or_default();
+        Group { row: key.clone(), name }
     }
 }
 
 impl Group {
     fn name(&self) -> &str {
-        self.part.and_then(|part| self.row.parts().nth(usize::from(part))).unwrap_or_default()
+        self.row.text(self.name)
     }
 }
 
@@ -165,7 +179,7 @@ mod tests {
     use super::*;
 
     fn queue(serial: bool, rows: &[&str]) -> Queue {
-        let mut queue = Queue::new(Some(0), serial);
+        let mut queue = Queue::new(StageName::new("A"), Some(0), serial);
         for (number, row) in rows.iter().enumerate() {
             queue.push(&key(row), u64::try_from(number).expect("a number"));
         }
@@ -194,7 +208,7 @@ mod tests {
 
     #[test]
     fn without_groups_the_first_is_first() {
-        let mut queue = Queue::new(None, false);
+        let mut queue = Queue::new(StageName::new("A"), None, false);
         ["b1", "a1", "b2"].iter().zip(0..).for_each(|(row, number)| queue.push(&key(row), number));
         assert_eq!(drain(&mut queue), ["b1", "a1", "b2"]);
     }

@@ -141,8 +141,8 @@ impl Row {
 
 impl Rows {
     pub(crate) fn new(settings: &WorkSettings) -> Rows {
-        let part = settings.fair_by.and_then(|part| u8::try_from(part).ok());
-        let queues = settings.graph.stages().map(|stage| (stage.name.clone(), Queue::new(part, stage.serial)));
+        let stages = settings.graph.stages().map(|stage| (stage.name.clone(), stage.serial));
+        let queues = stages.map(|(stage, serial)| (stage.clone(), Queue::new(stage, settings.fair_by, serial)));
         Rows { rows: BTreeMap::new(), waiting: Waiting { due: queues.collect(), ..Waiting::default() } }
     }
 
@@ -276,12 +276,14 @@ impl Waiting {
         match row.phase {
             Phase::Due(_) => {
                 self.seats += 1;
-                row.seat = self.seats;
-                self.share_name(row);
-                self.due.entry(row.stage.clone()).or_insert_with(|| Queue::new(None, false)).push(key, row.seat);
+                let seat = self.seats;
+                row.seat = seat;
+                let queue = self.queue(&row.stage);
+                queue.push(key, seat);
+                row.stage = queue.stage().clone();
             }
             Phase::Timed(at, take) => {
-                self.share_name(row);
+                row.stage = self.queue(&row.stage).stage().clone();
                 self.timers.insert((at, key.clone()));
                 if matches!(take, Take::Over(Some(_))) {
                     self.foreign.insert(key.clone());
@@ -311,11 +313,12 @@ impl Waiting {
         }
     }
 
-    /// A row that may wait long has no stage's name of its own.
-    fn share_name(&self, row: &mut Row) {
-        if let Some((name, _)) = self.due.get_key_value(&row.stage) {
-            row.stage = name.clone();
+    /// The stage's queue, whose name for the stage a row that may wait long shares.
+    fn queue(&mut self, stage: &StageName) -> &mut Queue {
+        if !self.due.contains_key(stage) {
+            self.due.insert(stage.clone(), Queue::new(stage.clone(), None, false));
         }
+        self.due.get_mut(stage).expect("it is there or was made")
     }
 }
 
