@@ -100,7 +100,8 @@ pub fn hash_after(row: &WorkVersion, transition: &Transition) -> HashAfter {
     match transition {
         Transition::Chain { .. } => HashAfter::Anew,
         Transition::Advance { .. } => HashAfter::Forgotten,
-        Transition::Release if (row.attempt_count, row.deferral_count) == (1, 0) => HashAfter::Forgotten,
+        // The row's first claim of all, so that nothing was sent; the counts say nothing of that, since a person may reset them.
+        Transition::Release if row.fence == 1 => HashAfter::Forgotten,
         Transition::Finish
         | Transition::Retry { .. }
         | Transition::Defer { .. }

@@ -84,8 +84,9 @@ fn client_config(roots: &TlsRoots, files: &TlsFiles, contents: &[Vec<u8>]) -> Re
     let mut config = match (&files.client, contents.next(), contents.next()) {
         (Some(client), Some(certificate), Some(key)) => {
             let chain = chain_of(certificate).map_err(|error| of_file(error, &client.certificate))?;
-            let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
-                let error = unusable("unreadable private key").with_source(error).with_hint(
+            // The parser's own words may hold the line that it does not understand, which can be the key.
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
+                let error = unusable("unreadable private key").with_hint(
                     "It must be in PEM and without a password: openssl pkey -in KEY -out PLAIN takes one off.",
                 );
                 of_file(error, &client.key)
@@ -121,7 +122,11 @@ fn pem_roots(pem: &[u8]) -> Result<RootCertStore> {
 fn chain_of(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable("unreadable certificates").with_source(error))?;
+        .map_err(|_| {
+            unusable("unreadable certificates").with_hint(
+                "It must be in PEM, each between a line BEGIN CERTIFICATE and a line END CERTIFICATE; a private key has its own file.",
+            )
+        })?;
     if chain.is_empty() {
         return Err(unusable("no certificate in PEM"));
     }

@@ -32,7 +32,9 @@ pub use operator::{Access, Deed, Expired, Note, Operator, RowFilter, TimelineEnt
 pub use options::ConnectOptions;
 pub use primary::{HEARTBEAT_PREFIX, PgPrimary};
 pub use replication::slot::{CreatedSlot, create_slot, drop_slot};
-pub use setup::{Circumstances, SetupReport, SetupSettings, Step, StepObject, StepOutcome, WorkIdentity, apply, plan};
+pub use setup::{
+    Circumstances, Published, SetupReport, SetupSettings, Step, StepObject, StepOutcome, WorkIdentity, apply, plan,
+};
 pub use source::{Comparison, ReplicationSource};
 pub use timeline::Kinship;
 pub use work_table::{PgWorkTable, WorkTableSettings};

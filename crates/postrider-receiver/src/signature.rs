@@ -83,7 +83,8 @@ impl SigningSecrets {
         }
         let key = IdempotencyKey::parse(found.key)?;
         // A full stop ends the id in what is signed, so the sender encodes those of the key.
-        if key.as_str().replace('.', "%2E") != id {
+        // A key that has them encoded itself is not of ours: it would be another key under the same id.
+        if key.as_str().to_ascii_uppercase().contains("%2E") || key.as_str().replace('.', "%2E") != id {
             return Err(SignatureError::OtherKey);
         }
         Ok(())
@@ -234,7 +235,7 @@ fn signed(secret: &[u8], [id, timestamp]: [&str; 2], body: &[u8]) -> Hmac<Sha256
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is the test's failure")]
 
-    use super::{SecretError, SignatureError, SigningSecrets};
+    use super::{BASE64, Mac, SecretError, SignatureError, SigningSecrets, signed};
     use crate::key::KeyError;
     use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -283,6 +284,26 @@ mod tests {
         }
         let other = with("Idempotency-Key", b"\"another\"");
         assert_eq!(verify(SECRET, &other, BODY), Err(SignatureError::OtherKey));
+    }
+
+    /// Else a request that was overheard would be new work under a second key.
+    #[test]
+    fn one_id_stands_for_one_key() {
+        let secrets = SigningSecrets::parse(SECRET).unwrap();
+        let (id, time) = ("g%2E1/q", "1614265330");
+        let signature = BASE64.encode(&signed(&secrets.secrets[0], [id, time], BODY).finalize().into_bytes());
+        let signature = format!("v1,{signature}");
+        let other = Err(SignatureError::OtherKey);
+        for (key, expected) in [("\"g.1/q\"", Ok(())), ("\"g%2E1/q\"", other), ("\"g%2e1/q\"", other)] {
+            let headers = [
+                ("webhook-id", id),
+                ("webhook-timestamp", time),
+                ("webhook-signature", &signature),
+                ("idempotency-key", key),
+            ];
+            let headers = headers.map(|(name, value)| (name, value.as_bytes()));
+            assert_eq!(verify(SECRET, &headers, BODY), expected, "{key}");
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What the work table's trigger tells, as a change of the row.
 //!
 //! Where an executor's own transitions are kept out of the log, the publication has the work table's inserts only. What every
-//! other session does comes as a transactional logical message that the trigger of `sql/source/0003_create_work_notices.sql`
-//! writes: a JSON object with the columns under their canonical names, all of them text or null.
+//! other session does comes as a transactional logical message that a trigger writes, which
+//! `postrider setup` makes: a JSON object with the columns under their canonical names, all of them text or null.
 
 use super::{ShapeError, WorkChange, version_of};
 use crate::pgoutput::TupleValue;

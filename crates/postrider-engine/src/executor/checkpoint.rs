@@ -3,6 +3,7 @@
 //! Takes and gives: settled rows; checkpoints, and what their replies mean.
 //! Never: writes for a row whose fence has moved on.
 
+use super::resolve::again;
 use super::rows::{Doubt, Ending, Phase, Take};
 use super::state::State;
 use postrider_core::error::Error;
@@ -11,6 +12,10 @@ use postrider_core::ports::{Checkpoint, CheckpointReply, Transition};
 use postrider_core::stage::{Next, StagePolicy};
 use postrider_core::work::{StageName, WorkKey};
 use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// So long an outcome is kept that the database refused to write.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 impl State {
     /// The next checkpoint statement. Empty: nothing to write.
@@ -65,11 +70,27 @@ impl State {
         }
     }
 
-    /// The table refuses what the statement writes.
-    pub(crate) fn checkpoints_refused(&mut self, checkpoints: Vec<Checkpoint>, error: &Error) {
-        let keys: Vec<WorkKey> = checkpoints.iter().map(|checkpoint| checkpoint.key.clone()).collect();
-        self.checkpoints_lost(checkpoints);
-        self.refused(&keys.iter().collect::<Vec<_>>(), error);
+    /// The table, or the history, refuses what the statement writes. What a single row ended in is kept: asked again, its receiver
+    /// would have to do without what was not written.
+    pub(crate) fn checkpoints_refused(&mut self, mut checkpoints: Vec<Checkpoint>, error: &Error) {
+        match checkpoints.pop() {
+            Some(checkpoint) if checkpoints.is_empty() => {
+                let key = checkpoint.key.clone();
+                self.give_chained_back(&checkpoint);
+                let held = Phase::Held(self.clock.now().after(REFUSED_PAUSE), Box::new(again(checkpoint.transition)));
+                self.rows.set(&key, held);
+                self.alarm();
+                tracing::error!(
+                    error = error.report(),
+                    "the database refuses to write what a stage's call came to; it is kept in memory and tried again every half minute"
+                );
+            }
+            last => {
+                checkpoints.extend(last);
+                self.one_by_one = self.one_by_one.max(checkpoints.len().saturating_mul(2));
+                self.checkpoints_lost(checkpoints);
+            }
+        }
     }
 
     /// Our outcome stands in the row.
@@ -107,12 +128,40 @@ impl State {
         others.any(|other| other.endpoint == policy.endpoint && self.rows.has_due(&other.name))
     }
 
-    fn checkpoint_open(&mut self, checkpoint: Checkpoint, refused: bool) {
+    /// The slot that was taken for the next stage.
+    fn give_chained_back(&mut self, checkpoint: &Checkpoint) {
         if let Transition::Chain { next, .. } = &checkpoint.transition {
-            let next = next.clone();
-            self.return_slot(&next, &checkpoint.key, self.era_of(&checkpoint.key));
+            self.return_slot(next, &checkpoint.key, self.era_of(&checkpoint.key));
         }
+    }
+
+    fn checkpoint_open(&mut self, checkpoint: Checkpoint, refused: bool) {
+        self.give_chained_back(&checkpoint);
         let key = checkpoint.key.clone();
         self.doubt(&key, Doubt::Checkpoint { checkpoint: Box::new(checkpoint), refused });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::executor::play::{Play, stage};
+    use postrider_core::stage::Next;
+    use postrider_core::work::StageName;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    /// What a receiver did is not asked for again because of a table that is missing beside the row.
+    #[test]
+    fn an_outcome_that_the_database_refuses_is_kept_and_written_later() {
+        let mut first = stage("FIRST", "http://core", None);
+        first.next = vec![Next::Stage(StageName::new("LAST"))];
+        let mut play = Play::new(vec![first, stage("LAST", "http://core", None)], BTreeMap::new());
+        play.submit("FIRST", 1);
+        play.refuses = 3;
+        play.run();
+        let left: Vec<&str> = play.left.iter().map(|(_, stage)| stage.as_str()).collect();
+        assert_eq!(left, ["FIRST", "LAST"]);
+        assert!(play.took() >= Duration::from_secs(90), "{:?}", play.took());
+        assert_eq!(play.state.rows.len(), 0);
     }
 }

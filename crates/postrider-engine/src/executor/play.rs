@@ -7,6 +7,7 @@ use crate::limits::Limits;
 use crate::settings::{EndpointPolicy, WorkSettings};
 use crate::telemetry::Telemetry;
 use crate::world::World;
+use postrider_core::error::{Error, ErrorKind};
 use postrider_core::outcome::{Answer, Declared, Outcome};
 use postrider_core::ports::{BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, Transition};
 use postrider_core::rate::Rate;
@@ -75,6 +76,8 @@ pub(super) struct Play {
     pub(super) most: u32,
     /// What was claimed, in order.
     pub(super) claimed: Vec<WorkKey>,
+    /// So many checkpoints are refused.
+    pub(super) refuses: u32,
 }
 
 impl Play {
@@ -91,7 +94,7 @@ impl Play {
         };
         let (limits, clock) = (Limits::default(), ServerClock::new(world.clone()));
         let state = State::new(settings, limits, world.clone(), clock, Arc::new(Telemetry::default()));
-        Play { state, world, coming: Vec::new(), left: Vec::new(), most: 0, claimed: Vec::new() }
+        Play { state, world, coming: Vec::new(), left: Vec::new(), most: 0, claimed: Vec::new(), refuses: 0 }
     }
 
     pub(super) fn submit(&mut self, stage: &str, rows: usize) {
@@ -138,6 +141,7 @@ impl Play {
 
     pub(super) fn start(&mut self) {
         self.state.fire_timers();
+        self.write();
         let claims = self.coming.iter().filter(|(_, coming)| matches!(coming, Coming::Claimed(_))).count();
         if claims < 2 {
             let (requests, _) = self.state.next_claims();
@@ -192,11 +196,19 @@ impl Play {
                     retry_after: None,
                 };
                 self.state.called(&ticket, &Outcome::Answered(answer));
-                let written = self.state.next_checkpoints();
-                let replies = written.iter().map(reply).collect();
-                self.state.checkpoints_replied(written, replies);
+                self.write();
             }
         }
+    }
+
+    fn write(&mut self) {
+        let written = self.state.next_checkpoints();
+        if let Some(fewer) = self.refuses.checked_sub(1).filter(|_| !written.is_empty()) {
+            self.refuses = fewer;
+            return self.state.checkpoints_refused(written, &Error::new(ErrorKind::Table, "a table is missing"));
+        }
+        let replies = written.iter().map(reply).collect();
+        self.state.checkpoints_replied(written, replies);
     }
 
     /// A time up to so far away.

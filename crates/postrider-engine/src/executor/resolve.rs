@@ -144,7 +144,7 @@ impl State {
 }
 
 /// What a checkpoint that was not written is tried again as; whether success chains is decided anew.
-fn again(transition: Transition) -> Ending {
+pub(super) fn again(transition: Transition) -> Ending {
     match transition {
         Transition::Advance { next } | Transition::Chain { next, .. } => Ending::Done(Next::Stage(next)),
         Transition::Finish => Ending::Done(Next::End),

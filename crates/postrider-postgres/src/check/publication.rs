@@ -10,6 +10,9 @@ use crate::notices;
 use crate::objects::{SourceObjects, event_columns, outbox_name, streamed_columns, work_name};
 use crate::quote::{quote_identifier, quote_table};
 
+/// The first version whose publications have column lists.
+const LISTS_VERSION: i64 = 150_000;
+
 pub(super) async fn check(connection: &Connection, objects: &SourceObjects, version: i64) -> Result<Vec<Finding>> {
     let streamed = objects.routing.work.as_ref().filter(|_| !objects.quiet);
     let mut tables: Vec<Wanted<'_>> = objects.routing.outbox_tables.iter().map(Wanted::outbox).collect();
@@ -21,7 +24,7 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects, vers
     if let (Some(name), Some(mapping)) = (objects.work_publication(), &objects.routing.work) {
         let own = Checked { name: &name, actions: &["insert"] };
         findings.extend(own.check(connection, vec![Wanted::work(mapping)], version).await?);
-        findings.extend(quiet(connection, objects, &name, mapping).await?);
+        findings.extend(quiet(connection, objects, (&name, mapping), version).await?);
     }
     Ok(findings)
 }
@@ -30,8 +33,8 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects, vers
 async fn quiet(
     connection: &Connection,
     objects: &SourceObjects,
-    own: &str,
-    mapping: &WorkMapping,
+    (own, mapping): (&str, &WorkMapping),
+    version: i64,
 ) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let (table, main) = (work_name(mapping), quote_identifier(&objects.publication));
@@ -44,13 +47,28 @@ async fn quiet(
             "`postrider setup` makes the triggers. Or say work.quiet = false: then the log brings all changes, ours among them.",
         ));
     }
-    let text = "SELECT EXISTS (SELECT FROM pg_publication_tables WHERE pubname = $1 AND schemaname = $2 AND tablename = $3), \
-         EXISTS (SELECT FROM pg_publication WHERE pubname = $4 AND (pubupdate OR pubdelete))";
+    // The order of the names is that of the table.
+    let differ = if version >= LISTS_VERSION { "count(DISTINCT attnames::text) > 1" } else { "false" };
+    let text = format!(
+        "SELECT coalesce(bool_or(pubname = $1), false), \
+         EXISTS (SELECT FROM pg_publication WHERE pubname = $4 AND (pubupdate OR pubdelete)), {differ} \
+         FROM pg_publication_tables WHERE pubname IN ($1, $4) AND schemaname = $2 AND tablename = $3"
+    );
     let texts = [&objects.publication, &mapping.schema, &mapping.table, own];
     let parameters: Parameters = texts.into_iter().map(|text| Box::new(text.to_owned()) as Box<_>).collect();
     let rows = connection.query(&text.into(), &parameters).await?;
     let Some(row) = rows.first() else { return Ok(findings) };
     let loud = |sentence, hint| Finding::new(Severity::Warning, ErrorKind::Table, Subject::Publication, sentence, hint);
+    if field(row, 2)? {
+        let own = quote_identifier(own);
+        findings.push(Finding::new(
+            Severity::Error,
+            ErrorKind::Table,
+            Subject::Publication,
+            format!("The publications {main} and {own} have the table {table} with different columns: the server sends an error in place of its next insert."),
+            "Say work.quiet = false. For quiet, `postrider setup` makes the second publication with the columns of the first, where it is not there yet.",
+        ));
+    }
     if field(row, 0)? {
         findings.push(loud(
             format!(
@@ -208,7 +226,7 @@ impl Checked<'_> {
         tables: Vec<Wanted<'t>>,
         version: i64,
     ) -> Result<Vec<Published<'t>>> {
-        let has_lists = version >= 150_000;
+        let has_lists = version >= LISTS_VERSION;
         let details = if has_lists { "attnames::text[], rowfilter IS NOT NULL" } else { "NULL::text[], false" };
         let text = format!(
             "SELECT schemaname::text, tablename::text, {details} FROM pg_publication_tables WHERE pubname = $1"

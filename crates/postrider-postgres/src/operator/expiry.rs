@@ -39,7 +39,7 @@ impl Operator {
             return Ok(Vec::new());
         }
         let first = format!(
-            "(SELECT min(h.started_at) FROM {history} AS h WHERE h.key = ARRAY[{key}] AND h.work_table = t.tableoid \
+            "(SELECT min(h.started_at) FROM {history} AS h WHERE h.key = ARRAY[{key}] COLLATE \"default\" AND h.work_table = t.tableoid \
               AND h.stage = t.{stage}::text AND h.epoch = t.{epoch} AND NOT coalesce({NOT_ACTED_ON}, false))",
             history = WORK_HISTORY.qualified(),
             key = layout.key_texts(),

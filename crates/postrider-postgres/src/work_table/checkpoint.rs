@@ -188,11 +188,9 @@ fn change(layout: &Layout) -> String {
         format!("greatest(CASE WHEN asked.next_stage IS NULL THEN t.{name} ELSE 0 END + asked.{more}, 0)")
     };
     let leased = "asked.lease_micros IS NOT NULL";
-    // Nothing was sent under this hash: the payload may still be changed.
-    let unsent = format!(
-        "asked.next_stage IS NULL AND asked.state = 'PENDING' AND t.{} = 1 AND t.{} = 0",
-        attempt_count.name, deferral_count.name
-    );
+    // The row's first claim of all is given back: nothing was sent under this hash, and the payload may still be changed. Counts say
+    // nothing of that, since a person may have reset them.
+    let unsent = format!("asked.next_stage IS NULL AND asked.state = 'PENDING' AND t.{} = 1", fence.name);
     let ended = "asked.next_stage IS NOT NULL OR asked.state = 'DONE'";
     assignments(&[
         (stage, format!("coalesce(asked.next_stage::{}, t.{})", stage.type_name, stage.name)),

@@ -192,6 +192,40 @@ async fn a_second_setup_mends_the_triggers_and_check_says_what_is_loud() {
     database.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
 }
 
+/// The server takes two publications for one stream only where they have the same columns of a table.
+#[tokio::test]
+async fn a_second_publication_has_the_columns_of_the_first() {
+    for (made, list) in [
+        ("FOR TABLE outbox_event, pending_work", false),
+        ("FOR ALL TABLES", false),
+        (
+            "FOR TABLE outbox_event, pending_work (group_id, quote_id, stage, stage_state, attempt_count, deferral_count, fence, epoch, next_attempt_at, lease_until, lease_owner, closed_at, definition)",
+            true,
+        ),
+    ] {
+        let database = Database::create().await;
+        let name = database.name().to_owned();
+        if list && database.major() < 15 {
+            continue;
+        }
+        for file in [
+            include_str!("../../../../sql/source/0001_create_pending_work.sql"),
+            include_str!("../../../../sql/source/0002_create_outbox_event.sql"),
+        ] {
+            database.run(file).await;
+        }
+        database.run(&format!("CREATE PUBLICATION {name} {made}")).await;
+        set_up(&database).await;
+        database.run(INSERT).await;
+        assert_eq!(told(&database).await, ["I", "I"], "{made}");
+        database.run(&format!("ALTER PUBLICATION {name}_work SET TABLE pending_work (group_id, quote_id)")).await;
+        let findings = check(&database.options(), &quiet(&name)).await.unwrap();
+        let is_told = findings.iter().any(|finding| finding.sentence.contains("with different columns"));
+        assert!(is_told, "{made}: {findings:?}");
+        database.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+    }
+}
+
 fn work_only(mapping: WorkMapping) -> postrider_core::route::Routing {
     postrider_core::route::Routing { work: Some(mapping), ..Default::default() }
 }

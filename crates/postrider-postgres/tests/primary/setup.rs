@@ -44,7 +44,11 @@ fn there_is_no_column_list_where_it_would_do_harm() {
     own.routing.work = Some(WorkMapping { table: "work".to_owned(), ..canonical_mapping() });
     for (objects, circumstances, table) in [
         (&canonical, Circumstances::unseen(14, &canonical), "pending_work"),
-        (&canonical, Circumstances { major: 15, work_identity: WorkIdentity::Full, standby: false }, "pending_work"),
+        (
+            &canonical,
+            Circumstances { work_identity: WorkIdentity::Full, ..Circumstances::unseen(15, &canonical) },
+            "pending_work",
+        ),
         // Its rows may be identified by another key than the mapped one, or by all columns.
         (&own, Circumstances::unseen(15, &own), "work"),
     ] {

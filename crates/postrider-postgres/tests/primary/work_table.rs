@@ -300,7 +300,7 @@ async fn each_transition_writes_its_row() {
         PRICING RETRY 0/4 fence 1 later hash WHY
         PRICING NON_RESUMABLE 1/3 fence 1 hash WHY
         PRICING UNKNOWN 1/3 fence 1 hash WHY
-        PRICING PENDING 0/3 fence 1 hash before"]]
+        PRICING PENDING 0/3 fence 1 before"]]
     .assert_eq(&database.text(written).await);
 }
 

@@ -777,3 +777,20 @@ const PIECES: &[&str] = &[
     "\"0s\"",
     ".",
 ];
+
+#[test]
+fn how_long_a_key_is_kept_takes_a_history() {
+    let work = |history: &str| {
+        format!(
+            "source = {{ url = \"postgres://u@h/d\" }}\njournal = {{ dir = \"d\" }}\n[work]\ntable = \"w\"\n{history}\n\
+             [[work.stage]]\nname = \"A\"\nurl = \"http://h/\"\nclass = \"keyed\"\nkey_retention = \"1d\"\n"
+        )
+    };
+    assert!(read(&work("")).is_ok());
+    check(
+        &work("history = { enabled = false }"),
+        expect![
+            "10:17: `work.stage.key_retention` takes a history (take `work.history.enabled = false` out: without a history nobody knows how old a key is)"
+        ],
+    );
+}

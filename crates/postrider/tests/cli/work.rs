@@ -121,8 +121,13 @@ fn e28_a_row_whose_key_has_expired_is_not_asked_again_and_the_choices_are_named(
     for word in ["PR020: the idempotency key has expired", "KEY_EXPIRED", "resolve", "skip", "reexecute"] {
         assert!(refused.stderr.contains(word), "{word}: {}", refused.stderr);
     }
-    assert_eq!(scene.work(&["reexecute", "g", "q", "--why", "anew"]).code, Some(2), "it must be typed");
-    let anew = scene.work(&["reexecute", "g", "q", "--yes-new-key", "--why", "anew"]);
+    let reexecute = |more: &[&str]| scene.work(&[&["reexecute", "g", "q", "--why", "anew"], more].concat());
+    assert_eq!(reexecute(&["--fence", "0"]).code, Some(2), "it must be typed");
+    assert_eq!(reexecute(&["--yes-new-key"]).code, Some(2), "the row must have been looked at");
+    let late = reexecute(&["--yes-new-key", "--fence", "7"]);
+    assert_eq!(late.code, Some(8), "{}", late.stderr);
+    assert!(late.stderr.contains("the row has moved on since it was looked at"), "{}", late.stderr);
+    let anew = reexecute(&["--yes-new-key", "--fence", "0"]);
     assert_eq!(anew.code, Some(0), "{}", anew.stderr);
     assert_eq!(
         scene.text(

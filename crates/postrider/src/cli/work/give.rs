@@ -39,10 +39,14 @@ pub(super) struct Rows {
     key: Vec<String>,
     #[command(flatten)]
     filter: Filter,
+    /// The fence that `postrider work show` told: a row that has moved on since is left alone. For one row.
+    #[arg(long, value_name = "FENCE", requires = "key")]
+    fence: Option<i64>,
 }
 
 enum Chosen {
-    One(WorkKey),
+    /// With the fence that it was seen at, where one is said.
+    One(WorkKey, Option<i64>),
     All(RowFilter),
 }
 
@@ -55,14 +59,14 @@ struct Tally {
 }
 
 impl Rows {
-    pub(super) fn one(key: Vec<String>) -> Rows {
-        Rows { key, filter: Filter::default() }
+    pub(super) fn one(key: Vec<String>, fence: Option<i64>) -> Rows {
+        Rows { key, filter: Filter::default(), fence }
     }
 
     fn chosen(&self, work: &Work) -> Result<Chosen> {
         let filter = self.filter.meant(work)?;
         match (self.key.is_empty(), filter.is_empty()) {
-            (false, true) => Ok(Chosen::One(key_of(work, &self.key)?)),
+            (false, true) => Ok(Chosen::One(key_of(work, &self.key)?, self.fence)),
             (true, false) => Ok(Chosen::All(filter)),
             (true, true) => Err(Error::new(ErrorKind::Configuration, "neither a key nor a filter is given")
                 .with_hint("Name one row by its key, or many by --stage, --state, --reason-like or --older-than.")),
@@ -90,7 +94,7 @@ pub(super) fn give(
         let operator = open(&work, &options, access).await?;
         let giving = Giving { operator: &operator, work: &work, order: &order, note: &note, dry_run };
         match chosen {
-            Chosen::One(key) => giving.to_one(&key).await,
+            Chosen::One(key, fence) => giving.to_one(&key, fence).await,
             Chosen::All(filter) => giving.to_all(&filter).await,
         }
     })?;
@@ -107,10 +111,15 @@ struct Giving<'a> {
 }
 
 impl Giving<'_> {
-    async fn to_one(&self, key: &WorkKey) -> Result<Tally> {
+    async fn to_one(&self, key: &WorkKey, fence: Option<i64>) -> Result<Tally> {
         let row = self.operator.row(key).await?.ok_or_else(|| no_such_row(key))?;
         let seen =
             format!("It is in {} {}, fence {}.", row.version.stage, row.version.state.as_str(), row.version.fence);
+        if let Some(seen_fence) = fence.filter(|fence| *fence != row.version.fence) {
+            return Err(Error::new(ErrorKind::OrderRefused, "the row has moved on since it was looked at")
+                .with_detail(format!("It was to have the fence {seen_fence}. {seen}"))
+                .with_hint("Look at it again: `postrider work show`."));
+        }
         let mut tally = Tally::default();
         let since = self.batch(vec![row], &mut tally).await?;
         let Some((why, _)) = tally.refused.first_key_value() else { return Ok(tally) };

@@ -19,13 +19,16 @@ pub(super) struct Reexecute {
     /// Yes: the receiver cannot tell it from new work, and does it again.
     #[arg(long, required = true)]
     yes_new_key: bool,
+    /// The fence that `postrider work show` told: a row that has moved on since is left alone.
+    #[arg(long, value_name = "FENCE")]
+    fence: i64,
     #[command(flatten)]
     record: Record,
 }
 
 impl Reexecute {
     pub(super) fn obey(self) -> Result<u8> {
-        give(&self.place, &Rows::one(self.key), self.record, |work| {
+        give(&self.place, &Rows::one(self.key, Some(self.fence)), self.record, |work| {
             let stage = self.stage.as_deref().map(|stage| stage_of(work, stage)).transpose()?;
             Ok(Order::Reexecute { stage })
         })

@@ -16,12 +16,17 @@ pub(super) struct Skip {
     /// Where the row goes: a stage, or `end`.
     #[arg(long, value_name = "STAGE")]
     to: String,
+    /// The fence that `postrider work show` told: a row that has moved on since is left alone.
+    #[arg(long, value_name = "FENCE")]
+    fence: Option<i64>,
     #[command(flatten)]
     record: Record,
 }
 
 impl Skip {
     pub(super) fn obey(self) -> Result<u8> {
-        give(&self.place, &Rows::one(self.key), self.record, |work| Ok(Order::Skip { to: next_of(work, &self.to)? }))
+        give(&self.place, &Rows::one(self.key, self.fence), self.record, |work| {
+            Ok(Order::Skip { to: next_of(work, &self.to)? })
+        })
     }
 }

@@ -3,6 +3,7 @@
 use crate::config::meaning::Reader;
 use crate::config::meaning::endpoint::Access;
 use crate::config::place::{At, Place};
+use crate::config::quantity::Span;
 use crate::config::table::{Names, suggest};
 use crate::config::typed;
 use postrider_core::route::WorkMapping;
@@ -79,8 +80,7 @@ impl Reader<'_> {
         let mut incomplete = false;
         let mut key_retention = BTreeMap::new();
         for At { value: mut stage, place } in typed_stages {
-            let kept = stage.key_retention.take();
-            let kept = kept.map(|kept| self.span("work.stage.key_retention", Some(kept), Duration::ZERO));
+            let kept = stage.key_retention.take().map(|kept| self.key_retention(kept, history));
             let next = stage.next.iter().flat_map(|next| &next.value.0);
             let next = next.map(|next| (next.value.clone(), next.place)).collect();
             match self.stage(stage, &access, place) {
@@ -109,6 +109,19 @@ impl Reader<'_> {
             endpoints,
             endpoint_policies,
         })
+    }
+
+    /// How old a key is tells the history alone: every write of the row changes the row's own time.
+    fn key_retention(&mut self, typed: At<Span>, history: Option<Duration>) -> Duration {
+        const PATH: &str = "work.stage.key_retention";
+        if history.is_none() {
+            self.problems.report_with_hint(
+                typed.place,
+                format!("`{PATH}` takes a history"),
+                "take `work.history.enabled = false` out: without a history nobody knows how old a key is",
+            );
+        }
+        self.span(PATH, Some(typed), Duration::ZERO)
     }
 
     fn history(&mut self, typed: typed::History, replay_window: Option<Duration>) -> Option<Duration> {
