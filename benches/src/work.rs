@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use clap::Args;
-use postrider_core::stage::{Backoff, Next, StageClass, StageGraph, StagePolicy};
-use postrider_core::work::StageName;
+use postrider_core::stage::{Backoff, Definitions, Next, StageClass, StageGraph, StagePolicy};
+use postrider_core::work::{DefinitionName, StageName};
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use xtask::error::{Context, Error, Result};
@@ -45,6 +45,11 @@ impl Load {
 
     fn call(self) -> Duration {
         Duration::from_millis(self.call_ms)
+    }
+
+    /// The stages are of the only definition.
+    fn definitions(self) -> Result<Definitions> {
+        Ok(Definitions::new(DefinitionName::new("quoting@1"), self.graph()?))
     }
 
     /// The stages, one after the other.

@@ -4,6 +4,7 @@ mod access;
 mod adoption;
 mod bad_input;
 mod branching;
+mod definitions;
 mod ending;
 mod events;
 mod failover;

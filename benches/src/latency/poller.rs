@@ -10,9 +10,10 @@ use futures_util::future::join_all;
 use futures_util::stream::{StreamExt as _, poll_fn};
 use postrider_core::outcome::Outcome;
 use postrider_core::ports::{StageCall, StageCaller};
+use postrider_core::stage::Step;
 use postrider_core::time::Timestamp;
 use postrider_core::trace::Trace;
-use postrider_core::work::{StageName, WorkKey};
+use postrider_core::work::{DefinitionName, StageName, WorkKey};
 use postrider_delivery::{Endpoint, HttpSettings, HttpStageCaller};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{MissedTickBehavior, interval};
@@ -24,6 +25,9 @@ use crate::server::connect;
 
 /// The channel that the trigger notifies.
 pub(super) const CHANNEL: &str = "work";
+
+/// What the calls say that their rows are under; nobody asks.
+const DEFINITION: &str = "quoting@1";
 
 const CLAIM_ROWS_MAX: usize = 64;
 
@@ -104,7 +108,8 @@ impl Looker {
     async fn new(poll: &Poll) -> Result<Self> {
         let stage = StageName::new("PRICING");
         let endpoint = Endpoint::parse(&poll.endpoint).context(|| "cannot read the endpoint's address")?;
-        let endpoints = BTreeMap::from([(stage.clone(), endpoint)]);
+        let endpoints =
+            BTreeMap::from([(Step { definition: DefinitionName::new(DEFINITION), stage: stage.clone() }, endpoint)]);
         let caller = HttpStageCaller::new(endpoints, &HttpSettings::default());
         let caller = Arc::new(caller.context(|| "cannot make the HTTP client")?);
         let session = connect(&poll.url).await?;
@@ -224,7 +229,7 @@ fn call_of(stage: &StageName, row: &Row) -> Result<StageCall> {
         idempotency_key: format!("{group}/{quote}/{}/{epoch}", stage.as_str()),
         attempt: u32::try_from(attempt).context(|| "cannot read the attempt")?,
         fence,
-        definition: None,
+        definition: DefinitionName::new(DEFINITION),
         trace: Trace::of(&WorkKey::new([group, quote]), stage, 0, fence),
         made_at: Timestamp::default(),
         timeout: Duration::from_secs(30),

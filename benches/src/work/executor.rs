@@ -102,7 +102,7 @@ impl Execute {
         let staging = postrider_journal::open_staging(&self.journal, opened.life, u64::MAX)
             .context(|| "cannot open the staging area")?;
         let settings = WorkSettings {
-            graph: self.load.graph()?,
+            definitions: self.load.definitions()?,
             endpoints: BTreeMap::new(),
             key_names: mapping(&self.schema).key,
             fair_by: Some(0),

@@ -13,9 +13,9 @@ use postrider_core::call::stage_call;
 use postrider_core::outcome::Outcome;
 use postrider_core::ports::{Claim, StageCaller as _};
 use postrider_core::route::WorkMapping;
-use postrider_core::stage::{Next, StageGraph};
+use postrider_core::stage::{Definitions, Next};
 use postrider_core::time::Timestamp;
-use postrider_core::work::{StageName, WorkKey};
+use postrider_core::work::{DefinitionName, StageName, WorkKey};
 use tokio::time::sleep;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -57,7 +57,7 @@ struct Looper {
 }
 
 struct Shared {
-    graph: StageGraph,
+    definitions: Definitions,
     key_names: Vec<String>,
     endpoint: Trivial,
     /// Transitions that are not written yet.
@@ -84,7 +84,7 @@ impl Poll {
     pub(crate) async fn run(self) -> Result<()> {
         let mut terminated = on_terminate()?;
         let shared = Arc::new(Shared {
-            graph: self.load.graph()?,
+            definitions: self.load.definitions()?,
             key_names: WorkMapping::default().key,
             endpoint: Trivial::new(self.load.call()),
             left: AtomicU64::new(self.load.transitions()),
@@ -129,9 +129,10 @@ impl Looper {
     }
 
     async fn call(&self, claim: &Claim) -> Result<()> {
-        let Shared { graph, key_names, endpoint, .. } = &*self.shared;
-        let policy = graph.stage(&claim.stage).ok_or_else(|| Error::new("a row is in no stage"))?;
-        let call = stage_call(policy, key_names, claim, Timestamp::default());
+        let Shared { definitions, key_names, endpoint, .. } = &*self.shared;
+        let step = definitions.step(claim.definition.as_ref(), &claim.stage);
+        let policy = definitions.policy(&step).map_err(|gone| Error::new(gone.reason(&step)))?;
+        let call = stage_call(policy, &step.definition, key_names, claim, Timestamp::default());
         match endpoint.call(call.map_err(Error::new)?).await {
             Outcome::Answered(answer) if answer.status == 200 => Ok(()),
             other => Err(Error::new(format!("a stage was not done: {other:?}"))),
@@ -157,7 +158,8 @@ impl Looper {
     }
 
     fn next(&self, stage: &StageName) -> Option<&str> {
-        match self.shared.graph.stage(stage)?.next.first()? {
+        let definitions = &self.shared.definitions;
+        match definitions.policy(&definitions.step(None, stage)).ok()?.next.first()? {
             Next::Stage(next) => Some(next.as_str()),
             Next::End => None,
         }
@@ -175,7 +177,7 @@ fn read_claimed(row: &Row) -> Result<Claimed> {
         attempt: number(attempt)?,
         deferrals: 0,
         epoch: number(epoch)?,
-        definition: row.get(6),
+        definition: row.get::<_, Option<&str>>(6).map(DefinitionName::new),
         payload: row.get(7),
         payload_changed: false,
     };

@@ -7,7 +7,7 @@ use crate::ports::{Claim, StageCall};
 use crate::stage::StagePolicy;
 use crate::time::Timestamp;
 use crate::trace::Trace;
-use crate::work::{StageName, WorkKey};
+use crate::work::{DefinitionName, StageName, WorkKey};
 use bytes::Bytes;
 use data_encoding::BASE32_NOPAD;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -21,9 +21,10 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b
 
 /// The request for a claim; `Err`: why it must not leave, for the row's reason.
 ///
-/// `key_names` are the names of the key columns, in the order of the key's parts.
+/// `definition` is the one that the row is under. `key_names` are the names of the key columns, in the order of the key's parts.
 pub fn stage_call(
     policy: &StagePolicy,
+    definition: &DefinitionName,
     key_names: &[String],
     claim: &Claim,
     now: Timestamp,
@@ -43,7 +44,7 @@ pub fn stage_call(
         idempotency_key: idempotency_key(&claim.key, &claim.stage, claim.epoch),
         attempt: claim.attempt,
         fence: claim.fence,
-        definition: claim.definition.clone(),
+        definition: definition.clone(),
         trace: Trace::of(&claim.key, &claim.stage, claim.epoch, claim.fence),
         made_at: now,
         timeout: policy.timeout,
@@ -158,11 +159,13 @@ mod tests {
     #[test]
     fn e22_key_and_body_are_the_same_on_every_attempt_and_only_headers_tell_them_apart() {
         let names = ["group_id".to_owned(), "quote_id".to_owned()];
-        let first = Claim { definition: Some("quote@1".to_owned()), ..claim(&["g", "q"], "{\"n\": 1.10}") };
-        let again =
-            Claim { fence: 9, attempt: 4, deferrals: 2, definition: Some("quote@2".to_owned()), ..first.clone() };
-        let of = |claim: &Claim, now| stage_call(&policy(1_000), &names, claim, Timestamp(now)).expect("it may leave");
-        let (first, again) = (of(&first, 1), of(&again, 2));
+        let first = claim(&["g", "q"], "{\"n\": 1.10}");
+        let again = Claim { fence: 9, attempt: 4, deferrals: 2, ..first.clone() };
+        let of = |definition: &str, claim: &Claim, now| {
+            let definition = DefinitionName::new(definition);
+            stage_call(&policy(1_000), &definition, &names, claim, Timestamp(now)).expect("it may leave")
+        };
+        let (first, again) = (of("quote@1", &first, 1), of("quote@2", &again, 2));
         assert_eq!((&first.body, &first.idempotency_key), (&again.body, &again.idempotency_key));
         assert_eq!(first.trace.id(), again.trace.id());
         assert_ne!(first.trace, again.trace);
@@ -174,7 +177,7 @@ mod tests {
         let names = ["group_id".to_owned(), "quote_id".to_owned()];
         let claim = claim(&["g", "q"], &format!("\"{}\"", "x".repeat(8 << 20)));
         let bytes = u64::try_from(request_body(&names, &claim).len()).expect("a length");
-        let call = |limit| stage_call(&policy(limit), &names, &claim, Timestamp(0));
+        let call = |limit| stage_call(&policy(limit), &DefinitionName::new("quote@1"), &names, &claim, Timestamp(0));
         assert_eq!(call(bytes).map(|call| call.body.len()), Ok((8 << 20) + 72));
         expect!["TOO_LARGE: the request has 8388680 bytes, and the stage's request_size is 8388679"]
             .assert_eq(&call(bytes - 1).expect_err("one byte too many"));
@@ -183,7 +186,8 @@ mod tests {
     #[test]
     fn a_changed_payload_does_not_leave() {
         let changed = Claim { payload_changed: true, ..claim(&["g", "q"], "{}") };
-        let refusal = stage_call(&policy(1_000), &[], &changed, Timestamp(0)).expect_err("the key has another body");
+        let refusal = stage_call(&policy(1_000), &DefinitionName::new("quote@1"), &[], &changed, Timestamp(0))
+            .expect_err("the key has another body");
         assert!(refusal.starts_with("PAYLOAD_CHANGED"), "{refusal}");
     }
 

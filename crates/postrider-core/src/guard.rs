@@ -20,15 +20,19 @@ pub enum HashAfter {
 
 /// Whether a claim passes. `now` is the server's time; `dead` are the owners that are known to be gone.
 pub fn may_claim(row: &WorkVersion, request: &ClaimRequest, now: Timestamp, dead: &[OwnerId]) -> bool {
-    row.stage == request.stage
+    // The log may not carry the definition: what is refused for one that the row does not have is left alone, and read.
+    let is_meant = request.refusal.is_none() || row.definition.as_ref().is_none_or(|own| *own == request.definition);
+    is_meant
+        && row.stage == request.stage
         && row.fence == request.seen_fence
-        && (is_due(row, request.attempt_limit, now) || (request.take_over && is_abandoned(row, now, dead)))
+        && (is_due(row, request, now) || (request.take_over && is_abandoned(row, now, dead)))
 }
 
-fn is_due(row: &WorkVersion, attempt_limit: u32, now: Timestamp) -> bool {
+/// A row that is refused need not wait for its time.
+fn is_due(row: &WorkVersion, request: &ClaimRequest, now: Timestamp) -> bool {
     matches!(row.state, StageState::Pending | StageState::Retry)
-        && row.attempt_count < attempt_limit
-        && row.next_attempt_at.is_none_or(|at| at <= now)
+        && row.attempt_count < request.attempt_limit
+        && (request.refusal.is_some() || row.next_attempt_at.is_none_or(|at| at <= now))
 }
 
 fn is_abandoned(row: &WorkVersion, now: Timestamp, dead: &[OwnerId]) -> bool {
@@ -37,11 +41,23 @@ fn is_abandoned(row: &WorkVersion, now: Timestamp, dead: &[OwnerId]) -> bool {
             || row.lease_owner.is_some_and(|owner| dead.contains(&owner)))
 }
 
-/// The row behind a claim that passed: `RUNNING`, or `UNKNOWN` where a take-over found its attempts used up.
+/// The row behind a claim that passed: `RUNNING`, or `UNKNOWN` where a take-over found its attempts used up. One that is refused is
+/// parked as it stands.
 #[must_use]
 pub fn after_claim(row: &WorkVersion, request: &ClaimRequest, owner: OwnerId, now: Timestamp) -> WorkVersion {
+    if request.refusal.is_some() {
+        let fence = row.fence.saturating_add(1);
+        return WorkVersion {
+            fence,
+            state: StageState::NonResumable,
+            lease_owner: None,
+            lease_until: None,
+            ..row.clone()
+        };
+    }
     let spent = row.attempt_count >= request.attempt_limit;
     WorkVersion {
+        definition: row.definition.clone().or_else(|| Some(request.definition.clone())),
         fence: row.fence.saturating_add(1),
         attempt_count: row.attempt_count.saturating_add(u32::from(!spent)),
         state: if spent { StageState::Unknown } else { StageState::Running },

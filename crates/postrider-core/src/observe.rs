@@ -3,7 +3,7 @@
 //! Takes and gives: a row version, what is known of the row, the server's time; an [`Observation`].
 //! Never: claims, waits, or trusts that the version is the newest.
 
-use crate::stage::StageGraph;
+use crate::stage::{Definitions, Gone};
 use crate::time::Timestamp;
 use crate::work::{OwnerId, StageState, WorkVersion};
 
@@ -50,8 +50,8 @@ pub enum Observation {
     Orphan,
     /// Nothing for an executor to do in this state: closed, parked, unknown, waiting.
     Rest,
-    /// The row is in a stage that the definition does not have.
-    StageMissing,
+    /// Nobody can start it: the configuration lacks its definition or its stage.
+    Gone(Gone),
     /// The row waits, but its attempts are used up: the limit was lowered, or the row was written so.
     AttemptsUsedUp,
     /// Not newer than what is known.
@@ -60,7 +60,7 @@ pub enum Observation {
 
 /// The observation. `known` is the rank of the newest version known of this row, if any is; `me` the executor that asks.
 pub fn observe(
-    graph: &StageGraph,
+    definitions: &Definitions,
     me: OwnerId,
     known: Option<Rank>,
     version: &WorkVersion,
@@ -73,9 +73,10 @@ pub fn observe(
         return Observation::Rest;
     }
     match version.state {
-        StageState::Pending | StageState::Retry => waiting(graph, version, now),
+        StageState::Pending | StageState::Retry => waiting(definitions, version, now),
         StageState::Running if version.lease_owner == Some(me) => Observation::Orphan,
-        StageState::Running => running_elsewhere(graph, version, now),
+        // A claim without a lease was not written by this protocol: nothing says that it still holds.
+        StageState::Running => Observation::TakeOverAt(version.lease_until.unwrap_or(now), version.lease_owner),
         StageState::Waiting
         | StageState::Unknown
         | StageState::Compensating
@@ -87,8 +88,12 @@ pub fn observe(
     }
 }
 
-fn waiting(graph: &StageGraph, version: &WorkVersion, now: Timestamp) -> Observation {
-    let Some(policy) = graph.stage(&version.stage) else { return Observation::StageMissing };
+fn waiting(definitions: &Definitions, version: &WorkVersion, now: Timestamp) -> Observation {
+    let step = definitions.step(version.definition.as_ref(), &version.stage);
+    let policy = match definitions.policy(&step) {
+        Ok(policy) => policy,
+        Err(gone) => return Observation::Gone(gone),
+    };
     if version.attempt_count >= policy.attempt_limit {
         return Observation::AttemptsUsedUp;
     }
@@ -98,27 +103,19 @@ fn waiting(graph: &StageGraph, version: &WorkVersion, now: Timestamp) -> Observa
     }
 }
 
-fn running_elsewhere(graph: &StageGraph, version: &WorkVersion, now: Timestamp) -> Observation {
-    if graph.stage(&version.stage).is_none() {
-        return Observation::StageMissing;
-    }
-    // A claim without a lease was not written by this protocol: nothing says that it still holds.
-    Observation::TakeOverAt(version.lease_until.unwrap_or(now), version.lease_owner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::{Backoff, Next, StageClass, StagePolicy};
-    use crate::work::{StageName, WorkKey};
+    use crate::stage::{Backoff, Next, StageClass, StageGraph, StagePolicy};
+    use crate::work::{DefinitionName, StageName, WorkKey};
     use std::time::Duration;
 
     const ME: OwnerId = OwnerId(1);
     const OTHER: OwnerId = OwnerId(2);
     const NOW: Timestamp = Timestamp(1_000);
 
-    fn graph() -> StageGraph {
-        StageGraph::new(vec![StagePolicy {
+    fn definitions() -> Definitions {
+        let graph = StageGraph::new(vec![StagePolicy {
             name: StageName::new("PRICING"),
             class: StageClass::Keyed,
             endpoint: "http://core".into(),
@@ -134,12 +131,14 @@ mod tests {
             priority: 0,
             request_bytes_max: 1 << 20,
         }])
-        .expect("one stage")
+        .expect("one stage");
+        Definitions::new(DefinitionName::new("quote@1"), graph)
     }
 
     fn version(state: StageState, fence: i64) -> WorkVersion {
         WorkVersion {
             key: WorkKey::new(["g", "q"]),
+            definition: None,
             stage: StageName::new("PRICING"),
             state,
             attempt_count: 0,
@@ -154,7 +153,7 @@ mod tests {
     }
 
     fn seen(known: Option<Rank>, version: &WorkVersion) -> Observation {
-        observe(&graph(), ME, known, version, NOW)
+        observe(&definitions(), ME, known, version, NOW)
     }
 
     #[test]
@@ -195,7 +194,9 @@ mod tests {
         row.attempt_count = 5;
         assert_eq!(seen(None, &row), Observation::AttemptsUsedUp);
         row.stage = StageName::new("GONE");
-        assert_eq!(seen(None, &row), Observation::StageMissing);
+        assert_eq!(seen(None, &row), Observation::Gone(Gone::Stage));
+        row.definition = Some(DefinitionName::new("quote@0"));
+        assert_eq!(seen(None, &row), Observation::Gone(Gone::Version));
         row.closed = true;
         assert_eq!(seen(None, &row), Observation::Rest);
     }

@@ -165,6 +165,7 @@ mod tests {
     fn row(state: StageState) -> WorkVersion {
         WorkVersion {
             key: WorkKey::new(["g", "q"]),
+            definition: None,
             stage: StageName::new("PRICING"),
             state,
             attempt_count: 5,

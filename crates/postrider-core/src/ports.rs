@@ -12,7 +12,7 @@ use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
 use crate::trace::Trace;
 use crate::transaction::TransactionBatch;
-use crate::work::{OwnerId, StageName, WorkKey, WorkVersion};
+use crate::work::{DefinitionName, OwnerId, StageName, WorkKey, WorkVersion};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -334,7 +334,8 @@ pub const CLAIMS_AT_ONCE_MAX: usize = 2;
 pub trait WorkTable: Send + Sync + fmt::Debug {
     /// Claims rows in one statement: key, stage, seen fence, state `PENDING` or `RETRY` (or, with `take_over`, `RUNNING`
     /// without a lease, with one that has run out by the server's clock, or with an owner in `dead`), attempts below the limit,
-    /// due. A take-over of a row at its limit makes it `UNKNOWN` instead. Waits for no row, and up to
+    /// due. A take-over of a row at its limit makes it `UNKNOWN` instead, and a refused row is parked. A claim
+    /// gives a row without a definition the one that is named. Waits for no row, and up to
     /// [`CLAIMS_AT_ONCE_MAX`] calls at once do not wait for each other.
     fn claim<'a>(
         &'a self,
@@ -398,6 +399,10 @@ pub struct ClaimRequest {
     pub lease: Duration,
     /// The row was seen `RUNNING` under another owner.
     pub take_over: bool,
+    /// What a row without a definition gets.
+    pub definition: DefinitionName,
+    /// The row is not to be started: it is parked for this reason instead, whenever it is due.
+    pub refusal: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -405,6 +410,11 @@ pub enum ClaimReply {
     Claimed(Claim),
     /// A take-over found the attempts used up: the row is `UNKNOWN` now, reason `AT_LIMIT`.
     AtLimit {
+        key: WorkKey,
+        fence: i64,
+    },
+    /// The row was refused, and is `NON_RESUMABLE` now.
+    Parked {
         key: WorkKey,
         fence: i64,
     },
@@ -421,8 +431,8 @@ pub struct Claim {
     pub attempt: u32,
     pub deferrals: u32,
     pub epoch: u32,
-    /// `name@version` of the workflow's definition, if the row has one.
-    pub definition: Option<String>,
+    /// The workflow's definition, if the row has one.
+    pub definition: Option<DefinitionName>,
     /// The payload's text as the server renders it; `null` where the column is NULL.
     pub payload: String,
     /// The payload's hash differs from the one written at the first attempt of this stage and epoch.
@@ -478,7 +488,7 @@ pub struct StageCall {
     pub idempotency_key: String,
     pub attempt: u32,
     pub fence: i64,
-    pub definition: Option<String>,
+    pub definition: DefinitionName,
     /// Which workflow's trace it belongs to, and where in it.
     pub trace: Trace,
     /// When it was made, on the primary's clock.

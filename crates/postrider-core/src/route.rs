@@ -52,6 +52,9 @@ pub struct OutboxPrefix {
     pub prefix: String,
 }
 
+/// The column that a row's definition stands in, in every work table.
+pub const DEFINITION_COLUMN: &str = "definition";
+
 /// The work table and the names of its columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkMapping {
@@ -238,7 +241,8 @@ pub(crate) mod work_slot {
     pub(crate) const LEASE_UNTIL: usize = 7;
     pub(crate) const LEASE_OWNER: usize = 8;
     pub(crate) const CLOSED_AT: usize = 9;
-    pub(crate) const COUNT: usize = 10;
+    pub(crate) const DEFINITION: usize = 10;
+    pub(crate) const COUNT: usize = 11;
 }
 
 impl Default for OutboxColumns {
@@ -427,19 +431,22 @@ impl OutboxPlan {
 impl WorkPlan {
     fn new(mapping: &WorkMapping, relation: &Relation) -> Result<WorkPlan, RouteError> {
         let table = qualified_name(relation);
+        // A publication may leave it out: the claim then finds under what the row is, and `check` says so.
+        let definition = Some(DEFINITION_COLUMN.to_owned()).filter(|name| relation.column_index(name).is_some());
         let names = [
-            &mapping.stage,
-            &mapping.stage_state,
-            &mapping.attempt_count,
-            &mapping.deferral_count,
-            &mapping.fence,
-            &mapping.epoch,
-            &mapping.next_attempt_at,
-            &mapping.lease_until,
-            &mapping.lease_owner,
-            &mapping.closed_at,
+            Some(&mapping.stage),
+            Some(&mapping.stage_state),
+            Some(&mapping.attempt_count),
+            Some(&mapping.deferral_count),
+            Some(&mapping.fence),
+            Some(&mapping.epoch),
+            Some(&mapping.next_attempt_at),
+            Some(&mapping.lease_until),
+            Some(&mapping.lease_owner),
+            Some(&mapping.closed_at),
+            definition.as_ref(),
         ];
-        let picks = Picks::new(&table, relation, &names.map(Some))?;
+        let picks = Picks::new(&table, relation, &names)?;
         let key = mapping
             .key
             .iter()

@@ -14,7 +14,7 @@ use crate::position::Position;
 use crate::route::{OutboxMessage, OutboxPlan, OutboxRow, Picks, WorkPlan, WorkRow, outbox_slot, work_slot};
 use crate::time::Timestamp;
 use crate::value::{self, ValueKind, ValueProblem};
-use crate::work::{StageName, WorkKey, WorkVersion};
+use crate::work::{DefinitionName, StageName, WorkKey, WorkVersion};
 use bytes::Bytes;
 use envelope::Envelope;
 use std::fmt;
@@ -164,8 +164,19 @@ fn version_of(
     columns: [TupleValue<'_>; work_slot::COUNT],
     error: impl Fn(usize, ValueProblem) -> ShapeError,
 ) -> Result<WorkVersion, ShapeError> {
-    let [stage, state, attempts, deferrals, fence, epoch, next_attempt_at, lease_until, lease_owner, closed_at] =
-        columns;
+    let [
+        stage,
+        state,
+        attempts,
+        deferrals,
+        fence,
+        epoch,
+        next_attempt_at,
+        lease_until,
+        lease_owner,
+        closed_at,
+        definition,
+    ] = columns;
     let at = |slot| {
         let error = &error;
         move |problem| error(slot, problem)
@@ -175,6 +186,7 @@ fn version_of(
     let time = |value, slot| value::timestamp(value).map_err(at(slot));
     Ok(WorkVersion {
         key,
+        definition: value::text(definition).map_err(at(work_slot::DEFINITION))?.map(DefinitionName::new),
         stage: StageName::new(text(stage, work_slot::STAGE)?),
         state: text(state, work_slot::STAGE_STATE)?
             .parse()

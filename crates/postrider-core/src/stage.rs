@@ -1,8 +1,9 @@
 //! The definition of a workflow: its stages, and what each promises and is allowed.
 
 use crate::rate::Rate;
-use crate::work::StageName;
+use crate::work::{DefinitionName, StageName};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +78,105 @@ pub struct StagePolicy {
 #[derive(Debug, Clone, Default)]
 pub struct StageGraph {
     stages: BTreeMap<StageName, StagePolicy>,
+}
+
+/// A stage of one definition: where a row is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Step {
+    pub definition: DefinitionName,
+    pub stage: StageName,
+}
+
+impl Step {
+    pub fn new(definition: &str, stage: &str) -> Step {
+        Step { definition: DefinitionName::new(definition), stage: StageName::new(stage) }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.stage, self.definition)
+    }
+}
+
+/// All definitions that rows may be under: the current one, and earlier ones.
+#[derive(Debug, Clone)]
+pub struct Definitions {
+    current: DefinitionName,
+    graphs: BTreeMap<DefinitionName, StageGraph>,
+}
+
+/// What the configuration lacks of a row's step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Gone {
+    /// It has no such definition.
+    Version,
+    /// The definition has no such stage.
+    Stage,
+}
+
+impl Gone {
+    /// The word that the reason begins with.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Gone::Version => "VERSION_GONE",
+            Gone::Stage => "STAGE_GONE",
+        }
+    }
+
+    /// Why a row of this step is parked.
+    pub fn reason(self, step: &Step) -> String {
+        let (definition, stage) = (step.definition.as_str().escape_debug(), step.stage.as_str().escape_debug());
+        let lacking = match self {
+            Gone::Version => format!("no definition \"{definition}\""),
+            Gone::Stage => format!("no stage \"{stage}\" in the definition \"{definition}\""),
+        };
+        format!("{}: the configuration has {lacking}", self.as_str())
+    }
+}
+
+impl Definitions {
+    /// With the one definition that rows without one get at their first claim.
+    pub fn new(current: DefinitionName, graph: StageGraph) -> Definitions {
+        Definitions { current: current.clone(), graphs: BTreeMap::from([(current, graph)]) }
+    }
+
+    /// With a further definition, that rows may still be under.
+    #[must_use]
+    pub fn with_earlier(mut self, name: DefinitionName, graph: StageGraph) -> Definitions {
+        self.graphs.insert(name, graph);
+        self
+    }
+
+    pub fn current(&self) -> &DefinitionName {
+        &self.current
+    }
+
+    /// The step of a row that says so. Where it is a known one, its names are shared, so that they are in memory once.
+    pub fn step(&self, definition: Option<&DefinitionName>, stage: &StageName) -> Step {
+        let asked = definition.unwrap_or(&self.current);
+        let known = self.graphs.get_key_value(asked);
+        let stage = known.and_then(|(_, graph)| graph.stages.get_key_value(stage)).map_or(stage, |(known, _)| known);
+        Step { definition: known.map_or(asked, |(known, _)| known).clone(), stage: stage.clone() }
+    }
+
+    pub fn policy(&self, step: &Step) -> Result<&StagePolicy, Gone> {
+        let graph = self.graphs.get(&step.definition).ok_or(Gone::Version)?;
+        graph.stage(&step.stage).ok_or(Gone::Stage)
+    }
+
+    /// Every step there is.
+    pub fn steps(&self) -> impl Iterator<Item = (Step, &StagePolicy)> {
+        self.graphs.iter().flat_map(|(definition, graph)| {
+            let step = |stage: &StageName| Step { definition: definition.clone(), stage: stage.clone() };
+            graph.stages().map(move |policy| (step(&policy.name), policy))
+        })
+    }
+
+    /// Every definition with its stages.
+    pub fn graphs(&self) -> impl Iterator<Item = (&DefinitionName, &StageGraph)> {
+        self.graphs.iter()
+    }
 }
 
 /// Why a list of stages is no workflow.
@@ -255,5 +355,31 @@ mod tests {
         for (policy, named, expected) in cases {
             assert_eq!(policy.choose(named), expected, "{named:?} of {:?}", policy.next);
         }
+    }
+
+    #[test]
+    fn a_row_is_under_its_own_definition_and_without_one_under_the_current() {
+        let name = DefinitionName::new;
+        let graph = |stages: &[&str]| {
+            StageGraph::new(stages.iter().map(|stage| policy(stage, &["DONE"])).collect()).expect("stages")
+        };
+        let definitions =
+            Definitions::new(name("quote@3"), graph(&["A"])).with_earlier(name("quote@2"), graph(&["A", "B"]));
+        let seen = |definition: Option<&str>, stage| {
+            let step = definitions.step(definition.map(name).as_ref(), &StageName::new(stage));
+            let found = definitions.policy(&step).map(|policy| policy.name.to_string());
+            (step.to_string(), found.map_err(|gone| gone.reason(&step)))
+        };
+        let gone = |reason: &str| Err(reason.to_owned());
+        assert_eq!(seen(None, "A"), ("A of quote@3".to_owned(), Ok("A".to_owned())));
+        assert_eq!(seen(Some("quote@2"), "B"), ("B of quote@2".to_owned(), Ok("B".to_owned())));
+        let expected = gone("STAGE_GONE: the configuration has no stage \"B\" in the definition \"quote@3\"");
+        assert_eq!(seen(None, "B"), ("B of quote@3".to_owned(), expected));
+        let expected = gone("VERSION_GONE: the configuration has no definition \"quote@1\"");
+        assert_eq!(seen(Some("quote@1"), "A"), ("A of quote@1".to_owned(), expected));
+        assert_eq!(
+            definitions.steps().map(|(step, _)| step.to_string()).collect::<Vec<_>>(),
+            ["A of quote@2", "B of quote@2", "A of quote@3"]
+        );
     }
 }

@@ -81,6 +81,26 @@ impl fmt::Display for StageName {
     }
 }
 
+/// The name of a workflow's definition, `name@version`, as the row's `definition` column has it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DefinitionName(Arc<str>);
+
+impl DefinitionName {
+    pub fn new(name: &str) -> DefinitionName {
+        DefinitionName(name.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DefinitionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The `stage_state` column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StageState {
@@ -176,6 +196,8 @@ impl FromStr for OwnerId {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkVersion {
     pub key: WorkKey,
+    /// `None`: the row has not been claimed yet, and gets the definition that is current then.
+    pub definition: Option<DefinitionName>,
     pub stage: StageName,
     pub state: StageState,
     pub attempt_count: u32,

@@ -12,32 +12,34 @@ use hyper::HeaderMap;
 use postrider_core::error::Result;
 use postrider_core::outcome::{Answer, Declared, NotSent, Outcome};
 use postrider_core::ports::{BoxFuture, StageCall, StageCaller};
-use postrider_core::work::StageName;
+use postrider_core::stage::Step;
 use std::collections::BTreeMap;
 
 /// Calls stages over HTTP/1.1, with or without TLS.
 #[derive(Debug)]
 pub struct HttpStageCaller {
     client: HttpClient,
-    endpoints: BTreeMap<StageName, (Endpoint, FromFiles<Presented>)>,
+    endpoints: BTreeMap<Step, (Endpoint, FromFiles<Presented>)>,
 }
 
 impl HttpStageCaller {
     /// # Errors
     /// `Configuration` where a file of credentials cannot be used, or an endpoint is `https` and there are no usable root certificates.
-    pub fn new(endpoints: BTreeMap<StageName, Endpoint>, settings: &HttpSettings) -> Result<HttpStageCaller> {
+    pub fn new(endpoints: BTreeMap<Step, Endpoint>, settings: &HttpSettings) -> Result<HttpStageCaller> {
         let client = HttpClient::new(settings, endpoints.values())?;
-        let presenting = endpoints.into_iter().map(|(stage, mut endpoint)| {
-            endpoint.headers.insert(header::POSTRIDER_STAGE, header::text(stage.as_str()));
+        let presenting = endpoints.into_iter().map(|(step, mut endpoint)| {
+            endpoint.headers.insert(header::POSTRIDER_STAGE, header::text(step.stage.as_str()));
+            endpoint.headers.insert(header::POSTRIDER_DEFINITION, header::text(step.definition.as_str()));
             let presented = present(&endpoint, &settings.files)?;
-            Ok((stage, (endpoint, presented)))
+            Ok((step, (endpoint, presented)))
         });
         Ok(HttpStageCaller { client, endpoints: presenting.collect::<Result<_>>()? })
     }
 
     async fn exchange(&self, call: StageCall) -> Outcome {
-        let Some((endpoint, presented)) = self.endpoints.get(&call.stage) else {
-            tracing::error!(stage = %call.stage, "a stage without an endpoint was called");
+        let step = Step { definition: call.definition.clone(), stage: call.stage.clone() };
+        let Some((endpoint, presented)) = self.endpoints.get(&step) else {
+            tracing::error!(%step, "a stage without an endpoint was called");
             return Outcome::NotSent(NotSent::Resolve);
         };
         let headers = headers_of(&presented.current(), &call);
@@ -64,9 +66,6 @@ fn headers_of(presented: &Presented, call: &StageCall) -> HeaderMap {
     headers.insert(header::POSTRIDER_ATTEMPT, call.attempt.into());
     headers.insert(header::POSTRIDER_FENCE, call.fence.into());
     headers.insert(header::TRACEPARENT, header::text(&call.trace.to_string()));
-    if let Some(definition) = &call.definition {
-        headers.insert(header::POSTRIDER_DEFINITION, header::text(definition));
-    }
     if !presented.signers.is_empty() {
         sign(presented, call, &mut headers);
     }

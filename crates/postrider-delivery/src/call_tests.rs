@@ -8,7 +8,7 @@ use bytes::Bytes;
 use postrider_core::outcome::Lost;
 use postrider_core::time::Timestamp;
 use postrider_core::trace::Trace;
-use postrider_core::work::WorkKey;
+use postrider_core::work::{DefinitionName, StageName, WorkKey};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::Path;
@@ -31,7 +31,7 @@ fn settings() -> HttpSettings {
 
 fn caller(url: &str, settings: &HttpSettings) -> HttpStageCaller {
     let endpoint = Endpoint::parse(url).unwrap().with_header("authorization", "Bearer t").unwrap();
-    HttpStageCaller::new(BTreeMap::from([(StageName::new("PRICING"), endpoint)]), settings).unwrap()
+    HttpStageCaller::new(BTreeMap::from([(Step::new("quote@3", "PRICING"), endpoint)]), settings).unwrap()
 }
 
 fn stage_call(timeout: Duration) -> StageCall {
@@ -40,7 +40,7 @@ fn stage_call(timeout: Duration) -> StageCall {
         idempotency_key: "g/q/PRICING/0".into(),
         attempt: 2,
         fence: 7,
-        definition: Some("quote@3".into()),
+        definition: DefinitionName::new("quote@3"),
         trace: Trace::of(&WorkKey::new(["g", "q"]), &StageName::new("PRICING"), 0, 7),
         made_at: Timestamp(1_700_000_000_000_000),
         timeout,
@@ -270,7 +270,7 @@ async fn tls_is_spoken_to_whom_the_roots_trust_and_the_name_fits() {
     assert_eq!(call(&format!("https://127.0.0.2:{port}/")).await, Outcome::NotSent(NotSent::Refused));
     let stranger = HttpSettings { roots: TlsRoots::System, ..settings() };
     let endpoint = Endpoint::parse(&format!("https://localhost:{port}/")).unwrap();
-    match HttpStageCaller::new(BTreeMap::from([(StageName::new("PRICING"), endpoint)]), &stranger) {
+    match HttpStageCaller::new(BTreeMap::from([(Step::new("quote@3", "PRICING"), endpoint)]), &stranger) {
         Ok(caller) => assert_eq!(caller.call(stage_call(LONG)).await, Outcome::NotSent(NotSent::Tls)),
         // A machine without any trusted roots says so at once.
         Err(error) => assert_eq!(error.kind(), postrider_core::error::ErrorKind::Configuration),
@@ -307,7 +307,8 @@ async fn a_certificate_of_ours_is_shown_and_a_new_one_is_taken_on_a_new_connecti
         idle_max: Duration::from_secs(600),
         ..settings()
     };
-    let caller = HttpStageCaller::new(BTreeMap::from([(StageName::new("PRICING"), endpoint)]), &settings).unwrap();
+    let caller =
+        HttpStageCaller::new(BTreeMap::from([(Step::new("quote@3", "PRICING"), endpoint)]), &settings).unwrap();
     let done = Outcome::Answered(Answer {
         status: 200,
         declared: Some(Declared::Done),
@@ -349,7 +350,7 @@ async fn connections_are_not_shared_by_those_with_other_certificates() {
         Endpoint::parse(&server.url()).unwrap().with_tls(files).unwrap()
     };
     let endpoints = [("PRICING", 1), ("APPROVAL", 2), ("BINDING", 1)];
-    let endpoints = endpoints.map(|(stage, number)| (StageName::new(stage), endpoint(number)));
+    let endpoints = endpoints.map(|(stage, number)| (Step::new("quote@3", stage), endpoint(number)));
     let settings = HttpSettings { idle_max: Duration::from_secs(600), ..settings() };
     let caller = HttpStageCaller::new(BTreeMap::from(endpoints), &settings).unwrap();
     for stage in ["PRICING", "APPROVAL", "BINDING"] {
@@ -367,7 +368,8 @@ async fn a_stage_with_a_secret_signs_its_key_its_time_and_its_body() {
         .unwrap()
         .with_signing_secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX")
         .unwrap();
-    let caller = HttpStageCaller::new(BTreeMap::from([(StageName::new("PRICING"), endpoint)]), &settings()).unwrap();
+    let caller =
+        HttpStageCaller::new(BTreeMap::from([(Step::new("quote@3", "PRICING"), endpoint)]), &settings()).unwrap();
     caller.call(StageCall { idempotency_key: "g.1/q/PRICING/0".into(), ..stage_call(LONG) }).await;
     let [request] = &server.received()[..] else { panic!("one request") };
     assert_eq!(request.header("idempotency-key"), Some("\"g.1/q/PRICING/0\""));

@@ -2,7 +2,7 @@
 
 use crate::limits::Limits;
 use postrider_core::rate::Rate;
-use postrider_core::stage::StageGraph;
+use postrider_core::stage::Definitions;
 use postrider_core::work::OwnerId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub struct EndpointPolicy {
 /// What the executor is told.
 #[derive(Debug, Clone)]
 pub struct WorkSettings {
-    pub graph: StageGraph,
+    pub definitions: Definitions,
     /// What endpoints take over all their stages, by origin.
     pub endpoints: BTreeMap<Arc<str>, EndpointPolicy>,
     /// Names of the key's columns, in the order of the key's parts: the first members of a request's body.

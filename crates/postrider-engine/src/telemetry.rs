@@ -29,6 +29,12 @@ pub struct VerdictLabel {
     pub verdict: &'static str,
 }
 
+/// Label of a series about rows that nobody here can start.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RefusalLabel {
+    pub reason: &'static str,
+}
+
 /// Label of a series about one consumer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ConsumerLabel {
@@ -88,6 +94,8 @@ pub struct Telemetry {
     pub answers_replayed: Family<StageLabel, Counter>,
     /// What the answers meant.
     pub verdicts: Family<VerdictLabel, Counter>,
+    /// Rows that were parked because nobody here can start them.
+    pub rows_refused: Family<RefusalLabel, Counter>,
     /// Claims that another executor won.
     pub claims_lost: Counter,
     /// Claims taken over from an owner that died or whose lease ran out.
@@ -129,6 +137,8 @@ pub struct Status {
     pub stages: BTreeMap<String, StageCalls>,
     /// Endpoints that are not called, or not by all that wait for them yet, by their origin.
     pub circuits: BTreeMap<String, OpenCircuit>,
+    /// Rows that were parked since the start because nobody here can start them: how many, by the reason.
+    pub refused: BTreeMap<String, u64>,
     /// What is on record as left out.
     pub gaps: Vec<Gap>,
     /// What the journal's lack of room costs or is about to cost, in sentences.
@@ -185,6 +195,7 @@ impl Telemetry {
         r.register("stage_calls", "Stage requests started", self.calls_started.clone());
         r.register("stage_replays", "Answers that a receiver replayed", self.answers_replayed.clone());
         r.register("stage_verdicts", "What the answers of stages meant", self.verdicts.clone());
+        r.register("rows_refused", "Rows parked that nobody here can start", self.rows_refused.clone());
         r.register("claims_lost", "Claims that another executor won", self.claims_lost.clone());
         r.register("take_overs", "Rows taken over from another owner", self.take_overs.clone());
         r.register("stale_checkpoints", "Checkpoints refused by the fence", self.stale_checkpoints.clone());

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 mod failover;
+mod open_steps;
 mod publication;
 mod server;
 pub(crate) mod slot;
@@ -16,6 +17,8 @@ use tokio_postgres::types::FromSql;
 use crate::client::Connection;
 use crate::objects::SourceObjects;
 use crate::options::ConnectOptions;
+
+pub use open_steps::{OpenStep, open_steps};
 
 /// The checks only read, and give up where somebody holds a catalogue.
 const PREAMBLE: &str =

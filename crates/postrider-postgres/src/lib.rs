@@ -25,7 +25,7 @@ mod tls;
 mod wire;
 mod work_table;
 
-pub use check::{Finding, Severity, Subject, check};
+pub use check::{Finding, OpenStep, Severity, Subject, check, open_steps};
 pub use client::connect_client;
 pub use objects::{Failover, SourceObjects};
 pub use operator::{Access, Deed, Expired, Note, Operator, RowFilter, TimelineEntry, TriedOnce, WorkRow};

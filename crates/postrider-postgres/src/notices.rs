@@ -6,7 +6,7 @@
 //! transaction, or not at all.
 
 use postrider_core::error::Result;
-use postrider_core::route::WorkMapping;
+use postrider_core::route::{DEFINITION_COLUMN, WorkMapping};
 
 use crate::check::field;
 use crate::client::{Connection, Parameters};
@@ -63,7 +63,8 @@ fn body(mapping: &WorkMapping) -> String {
         told.iter().map(|(member, column)| format!("'{member}', NEW.{}::text", quote_identifier(column))).collect();
     // As texts: a type's own `=` may be out of sight.
     let row = |row: &str| {
-        let columns = mapping.key.iter().chain(told.iter().map(|(_, column)| *column));
+        let key = mapping.key.iter().map(String::as_str);
+        let columns = key.chain(told.iter().map(|(_, column)| *column));
         let columns: Vec<String> = columns.map(|column| format!("{row}.{}::text", quote_identifier(column))).collect();
         format!("ROW({})", columns.join(", "))
     };
@@ -98,7 +99,7 @@ END
 }
 
 /// What is told of a version: the members of a notice, and the columns that they come from.
-fn told_columns(mapping: &WorkMapping) -> [(&'static str, &String); 10] {
+fn told_columns(mapping: &WorkMapping) -> [(&'static str, &str); 11] {
     [
         ("stage", &mapping.stage),
         ("stage_state", &mapping.stage_state),
@@ -110,5 +111,6 @@ fn told_columns(mapping: &WorkMapping) -> [(&'static str, &String); 10] {
         ("lease_until", &mapping.lease_until),
         ("lease_owner", &mapping.lease_owner),
         ("closed_at", &mapping.closed_at),
+        (DEFINITION_COLUMN, DEFINITION_COLUMN),
     ]
 }

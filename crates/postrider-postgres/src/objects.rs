@@ -1,7 +1,7 @@
 //! What Postrider has or needs in a database, by name.
 
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::route::{OutboxColumns, OutboxTable, Routing, WorkMapping};
+use postrider_core::route::{DEFINITION_COLUMN, OutboxColumns, OutboxTable, Routing, WorkMapping};
 
 use crate::quote::{quote_identifier, quote_table};
 
@@ -101,7 +101,7 @@ pub(crate) fn event_columns(columns: &OutboxColumns) -> Vec<&str> {
 /// The columns of a work table that the log must carry: all that is mapped, and no payload.
 pub(crate) fn streamed_columns(mapping: &WorkMapping) -> Vec<&str> {
     let mut columns: Vec<&str> = mapping.key.iter().map(String::as_str).collect();
-    columns.extend([mapping.stage.as_str(), &mapping.stage_state, &mapping.epoch]);
+    columns.extend([DEFINITION_COLUMN, &mapping.stage, &mapping.stage_state, &mapping.epoch]);
     columns.extend(changing_columns(mapping).into_iter().filter(|column| !UNMAPPED_COLUMNS.contains(column)));
     columns.push(&mapping.closed_at);
     let mut unique: Vec<&str> = Vec::new();
@@ -165,5 +165,6 @@ pub(crate) fn changing_columns(mapping: &WorkMapping) -> Vec<&str> {
         "request_hash",
         "last_error",
         "updated_at",
+        DEFINITION_COLUMN,
     ]
 }

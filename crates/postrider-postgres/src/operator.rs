@@ -48,7 +48,6 @@ pub struct WorkRow {
     pub version: WorkVersion,
     /// `last_error`.
     pub reason: Option<String>,
-    pub definition: Option<String>,
     /// When it was last written, as the server writes times.
     pub updated_at: Option<String>,
     /// The seconds since.

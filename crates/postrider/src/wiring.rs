@@ -86,7 +86,7 @@ pub(crate) async fn work(
     let caller = HttpStageCaller::new(work.endpoints.clone(), &http(telemetry))?;
     Ok(WorkPart {
         settings: WorkSettings {
-            graph: work.graph.clone(),
+            definitions: work.definitions.clone(),
             endpoints: work.endpoint_policies.clone(),
             key_names: work.mapping.key.clone(),
             fair_by: work.fair_by,
@@ -118,7 +118,7 @@ pub(crate) async fn kept_position(sink: &Sink) -> Result<Option<Position>> {
 /// Every endpoint that requests will go to, with the part that it belongs to.
 pub(crate) fn endpoints(configuration: &Configuration) -> Vec<(String, Endpoint)> {
     let stages = configuration.work.iter().flat_map(|work| &work.endpoints);
-    let stages = stages.map(|(stage, endpoint)| (format!("stage {stage}"), endpoint.clone()));
+    let stages = stages.map(|(step, endpoint)| (format!("stage {step}"), endpoint.clone()));
     let sinks = configuration.sinks.iter().filter_map(|sink| match &sink.target {
         Target::Http(target) => Some((format!("sink {}", sink.name), target.endpoint.clone())),
         Target::Ndjson(_) => None,
@@ -126,10 +126,16 @@ pub(crate) fn endpoints(configuration: &Configuration) -> Vec<(String, Endpoint)
     stages.chain(sinks).collect()
 }
 
-/// Where each stage's endpoint is: scheme, host and port.
+/// Where each stage's endpoint is, by the newest definition that has it: scheme, host and port.
 pub(crate) fn stage_origins(configuration: &Configuration) -> BTreeMap<String, String> {
-    let stages = configuration.work.iter().flat_map(|work| &work.endpoints);
-    stages.map(|(stage, endpoint)| (stage.to_string(), endpoint.origin().to_owned())).collect()
+    let mut origins = BTreeMap::new();
+    if let Some(work) = &configuration.work {
+        let (current, earlier): (Vec<_>, Vec<_>) =
+            work.endpoints.iter().partition(|(step, _)| step.definition == *work.definitions.current());
+        let stages = earlier.into_iter().chain(current);
+        origins.extend(stages.map(|(step, endpoint)| (step.stage.to_string(), endpoint.origin().to_owned())));
+    }
+    origins
 }
 
 /// What the engine is told.

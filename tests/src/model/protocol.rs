@@ -10,7 +10,7 @@ use postrider_core::guard;
 use postrider_core::history::{Cause, Invariant, Record, Rules, StageRule, WorkStep};
 use postrider_core::ports::{Checkpoint, ClaimRequest, Transition};
 use postrider_core::time::Timestamp;
-use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -403,6 +403,8 @@ impl World<'_> {
             attempt_limit: ATTEMPT_LIMIT.into(),
             lease: LEASE,
             take_over: sight.take_over,
+            definition: definition(),
+            refusal: None,
         };
         let dead: Vec<OwnerId> = before
             .owner
@@ -645,9 +647,15 @@ fn stage(number: u8) -> StageName {
     STAGE_NAMES[usize::from(number)].clone()
 }
 
+fn definition() -> DefinitionName {
+    static DEFINITION: LazyLock<DefinitionName> = LazyLock::new(|| DefinitionName::new("quote@1"));
+    DEFINITION.clone()
+}
+
 fn full(row: usize, version: &Version) -> WorkVersion {
     WorkVersion {
         key: key(row),
+        definition: Some(definition()),
         stage: stage(version.stage),
         state: version.state,
         attempt_count: version.attempts.into(),

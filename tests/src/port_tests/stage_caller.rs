@@ -5,7 +5,7 @@ use postrider_core::outcome::{Declared, Lost, Outcome};
 use postrider_core::ports::{StageCall, StageCaller};
 use postrider_core::time::Timestamp;
 use postrider_core::trace::Trace;
-use postrider_core::work::{StageName, WorkKey};
+use postrider_core::work::{DefinitionName, StageName, WorkKey};
 use std::time::Duration;
 
 /// How the endpoint meets the next request.
@@ -63,7 +63,7 @@ fn call(number: usize) -> StageCall {
         idempotency_key: format!("g/q{number}/APPROVAL/0"),
         attempt: 1,
         fence: 1,
-        definition: None,
+        definition: DefinitionName::new("quote@1"),
         trace: Trace::of(&WorkKey::new(["g".to_owned(), format!("q{number}")]), &StageName::new("APPROVAL"), 0, 1),
         made_at: Timestamp(1_700_000_000_000_000),
         timeout: Duration::from_millis(200),

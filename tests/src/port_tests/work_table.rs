@@ -3,7 +3,7 @@
 use postrider_core::ports::{
     BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, Transition, WorkTable,
 };
-use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use std::time::Duration;
 
 /// A table without rows, and the hand that writes it beside the port.
@@ -22,6 +22,7 @@ pub trait Fixture {
 
 const STAGE: &str = "PRICING";
 const NEXT: &str = "APPROVAL";
+const DEFINITION: &str = "quote@3";
 const LEASE: Duration = Duration::from_secs(60);
 
 /// Every rule in turn, each on rows of its own.
@@ -31,6 +32,7 @@ pub async fn suite(fixture: &dyn Fixture) {
     transitions_write_what_they_say(fixture).await;
     success_is_chained_into_the_next_claim(fixture).await;
     abandoned_rows_are_taken_over(fixture).await;
+    refused_rows_are_parked_and_nothing_else_of_them_changes(fixture).await;
     open_rows_come_in_key_order_without_the_closed(fixture).await;
     owners_that_live_are_known(fixture).await;
 }
@@ -40,6 +42,7 @@ async fn claims_are_guarded(fixture: &dyn Fixture) {
     let first = claimed(fixture, &key, 0).await.expect("a new row is due");
     assert_eq!((first.fence, first.attempt, first.epoch, first.payload_changed), (1, 1, 0, false));
     assert_eq!(first.payload, "{\"n\": 1}");
+    assert_eq!(first.definition, Some(DefinitionName::new(DEFINITION)), "a row without a definition gets one");
     let row = row(fixture, &key).await;
     assert_eq!((row.state, row.fence, row.attempt_count), (StageState::Running, 1, 1));
     assert_eq!(row.lease_owner, Some(fixture.owner()));
@@ -149,6 +152,38 @@ async fn abandoned_rows_are_taken_over(fixture: &dyn Fixture) {
     assert_eq!(fixture.table().checkpoint(other, &[late]).await.unwrap(), []);
 }
 
+async fn refused_rows_are_parked_and_nothing_else_of_them_changes(fixture: &dyn Fixture) {
+    let refused = |request| ClaimRequest { refusal: Some("VERSION_GONE: because".to_owned()), ..request };
+    let (fresh, later, taken) = (
+        submitted(fixture, "refuse").await,
+        submitted(fixture, "refuse-later").await,
+        submitted(fixture, "refuse-taken").await,
+    );
+    let replies = claim(fixture, &[refused(request(&fresh, 0))]).await;
+    assert_eq!(replies, [ClaimReply::Parked { key: fresh.clone(), fence: 1 }]);
+    let parked = row(fixture, &fresh).await;
+    assert_eq!((parked.state, parked.fence, parked.attempt_count), (StageState::NonResumable, 1, 0));
+    assert_eq!((parked.definition, parked.stage.as_str(), parked.closed), (None, STAGE, false));
+    // It rests now, whatever is asked of it.
+    assert_eq!(claim(fixture, &[refused(request(&fresh, 1)), request(&fresh, 1)]).await, []);
+    // A row that is not due is refused all the same, and keeps the definition that its claim gave it.
+    claimed(fixture, &later, 0).await.expect("a new row is due");
+    let after = Duration::from_secs(3_600);
+    write(fixture, &checkpoint(&later, 1, Transition::Retry { after, reason: "because".to_owned() })).await;
+    let replies = claim(fixture, &[refused(request(&later, 1))]).await;
+    assert_eq!(replies, [ClaimReply::Parked { key: later.clone(), fence: 2 }]);
+    let parked = row(fixture, &later).await;
+    assert_eq!(parked.definition, Some(DefinitionName::new(DEFINITION)));
+    // One that runs is refused only once it may be taken over.
+    claimed(fixture, &taken, 0).await.expect("a new row is due");
+    assert_eq!(claim(fixture, &[refused(request(&taken, 1))]).await, []);
+    let over = ClaimRequest { take_over: true, ..refused(request(&taken, 1)) };
+    assert_eq!(claim(fixture, std::slice::from_ref(&over)).await, []);
+    let replies = fixture.table().claim(fixture.owner(), &[over], &[fixture.owner()]).await.unwrap();
+    assert_eq!(replies, [ClaimReply::Parked { key: taken.clone(), fence: 2 }]);
+    assert_eq!(row(fixture, &taken).await.lease_owner, None);
+}
+
 async fn open_rows_come_in_key_order_without_the_closed(fixture: &dyn Fixture) {
     let mut expected = Vec::new();
     for number in 0..30 {
@@ -194,7 +229,8 @@ async fn submitted(fixture: &dyn Fixture, name: &str) -> WorkKey {
 
 fn request(key: &WorkKey, seen_fence: i64) -> ClaimRequest {
     let (key, stage) = (key.clone(), StageName::new(STAGE));
-    ClaimRequest { key, stage, seen_fence, attempt_limit: 5, lease: LEASE, take_over: false }
+    let definition = DefinitionName::new(DEFINITION);
+    ClaimRequest { key, stage, seen_fence, attempt_limit: 5, lease: LEASE, take_over: false, definition, refusal: None }
 }
 
 async fn claim(fixture: &dyn Fixture, requests: &[ClaimRequest]) -> Vec<ClaimReply> {
@@ -205,6 +241,7 @@ async fn claimed(fixture: &dyn Fixture, key: &WorkKey, seen_fence: i64) -> Optio
     match claim(fixture, &[request(key, seen_fence)]).await.pop()? {
         ClaimReply::Claimed(claim) => Some(claim),
         ClaimReply::AtLimit { .. } => panic!("a claim that takes nothing over finds no row at its limit"),
+        ClaimReply::Parked { .. } => panic!("nothing was refused"),
     }
 }
 

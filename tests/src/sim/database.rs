@@ -459,6 +459,7 @@ pub fn new_row(key: WorkKey, stage: &str, payload: &str) -> Stored {
     Stored {
         version: WorkVersion {
             key,
+            definition: None,
             stage: StageName::new(stage),
             state: StageState::Pending,
             attempt_count: 0,

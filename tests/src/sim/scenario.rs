@@ -7,7 +7,7 @@ use super::journal::{FakeJournal, JournalDisk};
 use super::log::FakeSource;
 use super::shared::{Bug, Process, ProcessWorld, Sim};
 use super::sink::{Consumer, FakeSink};
-use super::stage_set::{LEASE, STAGES, graph};
+use super::stage_set::{LEASE, STAGES, definitions};
 use super::staging::{FakeStaging, StagingDisk};
 use super::time::{Clock, in_virtual_time};
 use super::work_table::{FakeWorkTable, cancel};
@@ -232,7 +232,7 @@ impl Machine {
         });
         let work = WorkPart {
             settings: WorkSettings {
-                graph: graph(self.attempt_limit),
+                definitions: definitions(self.attempt_limit),
                 endpoints: BTreeMap::new(),
                 key_names: vec!["group_id".into(), "quote_id".into()],
                 fair_by: Some(0),

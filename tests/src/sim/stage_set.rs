@@ -1,7 +1,7 @@
 //! The one workflow of the simulation: four stages in a line.
 
-use postrider_core::stage::{Backoff, END, Next, StageClass, StageGraph, StagePolicy};
-use postrider_core::work::StageName;
+use postrider_core::stage::{Backoff, Definitions, END, Next, StageClass, StageGraph, StagePolicy};
+use postrider_core::work::{DefinitionName, StageName};
 use std::time::Duration;
 
 /// Names of the stages, in order.
@@ -20,7 +20,10 @@ pub fn class(stage: &str) -> StageClass {
     if matches!(stage, "PRICING" | "ISSUING") { StageClass::Natural } else { StageClass::Keyed }
 }
 
-pub fn graph(attempt_limit: u32) -> StageGraph {
+/// The definition that all rows get.
+pub const DEFINITION: &str = "quoting@1";
+
+pub fn definitions(attempt_limit: u32) -> Definitions {
     let policies = STAGES.iter().enumerate().map(|(place, name)| StagePolicy {
         name: StageName::new(name),
         class: class(name),
@@ -37,5 +40,5 @@ pub fn graph(attempt_limit: u32) -> StageGraph {
         priority: 0,
         request_bytes_max: 1 << 20,
     });
-    StageGraph::new(policies.collect()).unwrap()
+    Definitions::new(DefinitionName::new(DEFINITION), StageGraph::new(policies.collect()).unwrap())
 }

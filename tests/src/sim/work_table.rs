@@ -149,6 +149,13 @@ impl OpenRows for Pages {
     }
 }
 
+/// What a claim made of a row.
+enum Claimed {
+    Runs,
+    AtLimit,
+    Refused(String),
+}
+
 async fn claim(
     database: Arc<Database>,
     owner: OwnerId,
@@ -171,26 +178,39 @@ async fn claim(
             next.version.attempt_count = before.attempt_count;
         }
         next.request_hash = Some(stored.request_hash.clone().unwrap_or_else(|| stored.payload.clone()));
-        let spent = next.version.state == StageState::Unknown;
+        let claimed = match (next.version.state, &request.refusal) {
+            (StageState::NonResumable, Some(reason)) => {
+                next.request_hash = stored.request_hash.clone();
+                Claimed::Refused(reason.clone())
+            }
+            (StageState::Unknown, _) => Claimed::AtLimit,
+            _ => Claimed::Runs,
+        };
         let changed = stored.request_hash.as_ref().is_some_and(|hash| *hash != stored.payload);
-        Some((next, (spent, changed)))
+        Some((next, (claimed, changed)))
     };
-    let note = |_: &ClaimRequest, stored: &Stored, (spent, _): &(bool, bool)| {
+    let note = |_: &ClaimRequest, stored: &Stored, (claimed, _): &(Claimed, bool)| {
         let row = &stored.version;
         let (key, fence) = (row.key.clone(), row.fence);
-        if *spent {
-            sim.record(Record::FenceRaised { key: key.clone(), fence });
-            sim.record(Record::Parked { key, reason: "AT_LIMIT".into() });
-        } else {
-            sim.record(Record::ClaimWritten { key, stage: row.stage.clone(), epoch: row.epoch, fence, owner });
-        }
+        let reason = match claimed {
+            Claimed::Runs => {
+                let stage = row.stage.clone();
+                return sim.record(Record::ClaimWritten { key, stage, epoch: row.epoch, fence, owner });
+            }
+            Claimed::AtLimit => "AT_LIMIT".to_owned(),
+            Claimed::Refused(reason) => reason.clone(),
+        };
+        sim.record(Record::FenceRaised { key: key.clone(), fence });
+        sim.record(Record::Parked { key, reason });
     };
     let written = database.guarded(asked, judge, note).await;
-    let replies = written.into_iter().map(|(_, stored, (spent, changed))| {
-        if spent {
-            return ClaimReply::AtLimit { key: stored.version.key, fence: stored.version.fence };
+    let replies = written.into_iter().map(|(_, stored, (claimed, changed))| {
+        let (key, fence) = (stored.version.key.clone(), stored.version.fence);
+        match claimed {
+            Claimed::Runs => ClaimReply::Claimed(claim_of(&stored, changed)),
+            Claimed::AtLimit => ClaimReply::AtLimit { key, fence },
+            Claimed::Refused(_) => ClaimReply::Parked { key, fence },
         }
-        ClaimReply::Claimed(claim_of(&stored, changed))
     });
     replies.collect()
 }
@@ -251,7 +271,7 @@ fn claim_of(stored: &Stored, payload_changed: bool) -> Claim {
         attempt: row.attempt_count.max(1),
         deferrals: row.deferral_count,
         epoch: row.epoch,
-        definition: None,
+        definition: row.definition.clone(),
         payload: stored.payload.to_string(),
         payload_changed,
     }

@@ -4,7 +4,7 @@ use super::real::needs_postgres::{Work, work};
 use postrider_core::guard::{self, HashAfter};
 use postrider_core::ports::{Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Transition};
 use postrider_core::time::Timestamp;
-use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use postrider_tests::port_tests::work_table::Fixture;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -30,7 +30,7 @@ mod needs_postgres {
         let latest = server_now(&work).await;
         let after = read(&work).await;
         let replies: BTreeMap<WorkKey, ClaimReply> = replies.into_iter().map(|reply| (key_of(&reply), reply)).collect();
-        let (mut claimed, mut spent) = (0, 0);
+        let (mut claimed, mut spent, mut parked) = (0, 0, 0);
         for request in &requests {
             let (row, now) = (&before[&request.key], &after[&request.key]);
             let reply = replies.get(&request.key);
@@ -50,9 +50,14 @@ mod needs_postgres {
                     spent += 1;
                     assert_eq!((*fence, now.state), (now.fence, StageState::Unknown));
                 }
+                ClaimReply::Parked { fence, .. } => {
+                    parked += 1;
+                    assert_eq!((*fence, now.state), (now.fence, StageState::NonResumable));
+                }
             }
         }
-        assert!(claimed > ROWS / 20 && spent > ROWS / 200, "{claimed} claimed and {spent} at their limit show little");
+        let enough = claimed > ROWS / 20 && spent > ROWS / 200 && parked > ROWS / 50;
+        assert!(enough, "{claimed} claimed, {spent} at their limit and {parked} refused show little");
     }
 
     #[tokio::test]
@@ -97,7 +102,7 @@ mod needs_postgres {
 fn key_of(reply: &ClaimReply) -> WorkKey {
     match reply {
         ClaimReply::Claimed(claim) => claim.key.clone(),
-        ClaimReply::AtLimit { key, .. } => key.clone(),
+        ClaimReply::AtLimit { key, .. } | ClaimReply::Parked { key, .. } => key.clone(),
     }
 }
 
@@ -126,6 +131,8 @@ fn request(row: &WorkVersion, random: &mut fastrand::Rng) -> ClaimRequest {
         attempt_limit: random.u32(0..4),
         lease: Duration::from_secs(60),
         take_over: random.u8(0..4) > 0,
+        definition: DefinitionName::new("quote@2"),
+        refusal: (random.u8(0..4) == 0).then(|| "VERSION_GONE: because".to_owned()),
     }
 }
 
@@ -176,15 +183,16 @@ async fn generated(work: &Work, random: &mut fastrand::Rng) -> BTreeMap<WorkKey,
     for number in 0..ROWS {
         let mut pick = |of: &[String]| random.choice(of).unwrap().clone();
         let (owner, next, until, closed) = (pick(&owners), pick(&times), pick(&times), pick(&ends));
+        let definition = *random.choice(&["NULL", "'quote@1'"]).unwrap();
         let state = random.choice(&states).unwrap().as_str();
         let (stage, hash) = (random.choice(STAGES).unwrap(), random.choice(hashes).unwrap());
         let (attempts, deferrals, fence) = (random.u8(0..4), random.u8(0..2), random.u8(0..9));
         rows.push(format!(
-            "('g', 'q{number:05}', '{stage}', '{state}', {attempts}, {deferrals}, {fence}, {next}, {until}, {owner}, {hash}, {closed}, '{{\"n\": 1}}')"
+            "('g', 'q{number:05}', {definition}, '{stage}', '{state}', {attempts}, {deferrals}, {fence}, {next}, {until}, {owner}, {hash}, {closed}, '{{\"n\": 1}}')"
         ));
     }
     let sql = format!(
-        "INSERT INTO pending_work (group_id, quote_id, stage, stage_state, attempt_count, deferral_count, fence, \
+        "INSERT INTO pending_work (group_id, quote_id, definition, stage, stage_state, attempt_count, deferral_count, fence, \
          next_attempt_at, lease_until, lease_owner, request_hash, closed_at, payload) VALUES {}",
         rows.join(", ")
     );

@@ -3,7 +3,8 @@
 use postrider_core::ports::{BoxFuture, LogSource, Sink, SourceIdentity, StageCaller, Staging, WorkTable};
 use postrider_core::position::{Generation, Lsn};
 use postrider_core::route::WorkMapping;
-use postrider_core::work::{OwnerId, StageName, WorkKey};
+use postrider_core::stage::Step;
+use postrider_core::work::{OwnerId, WorkKey};
 use postrider_delivery::{Endpoint, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink};
 use postrider_journal::Life;
 use postrider_postgres::{ConnectOptions, PgWorkTable, ReplicationSource, WorkTableSettings, create_slot};
@@ -289,7 +290,7 @@ impl stage_caller::Fixture for Calls {
 #[tokio::test]
 async fn the_stage_caller_is_one() {
     let caller = |endpoint| {
-        let endpoints = BTreeMap::from([(StageName::new("APPROVAL"), endpoint)]);
+        let endpoints = BTreeMap::from([(Step::new("quote@1", "APPROVAL"), endpoint)]);
         HttpStageCaller::new(endpoints, &HttpSettings::default()).unwrap()
     };
     let server = Server::start("idempotency-key").await;

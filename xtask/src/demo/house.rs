@@ -237,6 +237,7 @@ table = "public.outbox_event"
 
 [work]
 table = "public.pending_work"
+definition = "quoting@1"
 "#,
         journal.display()
     );

@@ -135,6 +135,7 @@ fn a_truncate_alarms_for_each_table_of_ours_and_for_no_other() {
         &work.lease_until,
         &work.lease_owner,
         &work.closed_at,
+        "definition",
     ];
     let truncate = |oids: &[u32]| message(|out| encode::truncate(out, oids, false, false));
     let messages = [
@@ -143,7 +144,7 @@ fn a_truncate_alarms_for_each_table_of_ours_and_for_no_other() {
         table(3, "other", &["id"]),
         truncate(&[3]),
         truncate(&[3, 2, 1]),
-        insert(2, 12),
+        insert(2, 13),
     ];
     let words = routes(&mut router(), &mut Decoder::new(), &messages).unwrap();
     expect![[r#"["UnrelatedTable", "Truncated { tables: [(Work, \"public.pending_work\"), (Outbox, \"public.outbox_event\")] }", "work"]"#]]

@@ -6,7 +6,7 @@
 
 use super::{ShapeError, WorkChange, version_of};
 use crate::pgoutput::TupleValue;
-use crate::route::{WorkNotice, work_slot};
+use crate::route::{DEFINITION_COLUMN, WorkNotice, work_slot};
 use crate::value::ValueProblem;
 use crate::work::WorkKey;
 use serde_json::{Map, Value};
@@ -24,6 +24,7 @@ const MEMBERS: [&str; work_slot::COUNT] = [
     "lease_until",
     "lease_owner",
     "closed_at",
+    DEFINITION_COLUMN,
 ];
 
 /// The change that a notice tells: `{"gone": [key]}`, or a version with its `key`, and `was` where the key was another one.

@@ -91,9 +91,9 @@ fn a_servers_recording_becomes_events_and_work_versions() {
         ignored: PublishedMark
         alarm: OutboxUpdated { table: "public.outbox_event" }
         alarm: Truncated { tables: [(Outbox, "public.outbox_event"), (Work, "public.pending_work")] }
-        Version { version: WorkVersion { key: WorkKey(["g", "1"]), stage: StageName("PRICING"), state: Pending, attempt_count: 0, deferral_count: 0, fence: 0, epoch: 0, next_attempt_at: None, lease_until: None, lease_owner: None, closed: false }, moved_from: None }
-        Version { version: WorkVersion { key: WorkKey(["g", "1"]), stage: StageName("PRICING"), state: Running, attempt_count: 1, deferral_count: 0, fence: 1, epoch: 0, next_attempt_at: None, lease_until: Some(Timestamp(1706933166500000)), lease_owner: Some(OwnerId(255)), closed: false }, moved_from: None }
-        Version { version: WorkVersion { key: WorkKey(["g", "2"]), stage: StageName("PRICING"), state: Running, attempt_count: 1, deferral_count: 0, fence: 1, epoch: 0, next_attempt_at: None, lease_until: Some(Timestamp(1706933166500000)), lease_owner: Some(OwnerId(255)), closed: false }, moved_from: Some(WorkKey(["g", "1"])) }
+        Version { version: WorkVersion { key: WorkKey(["g", "1"]), definition: None, stage: StageName("PRICING"), state: Pending, attempt_count: 0, deferral_count: 0, fence: 0, epoch: 0, next_attempt_at: None, lease_until: None, lease_owner: None, closed: false }, moved_from: None }
+        Version { version: WorkVersion { key: WorkKey(["g", "1"]), definition: None, stage: StageName("PRICING"), state: Running, attempt_count: 1, deferral_count: 0, fence: 1, epoch: 0, next_attempt_at: None, lease_until: Some(Timestamp(1706933166500000)), lease_owner: Some(OwnerId(255)), closed: false }, moved_from: None }
+        Version { version: WorkVersion { key: WorkKey(["g", "2"]), definition: None, stage: StageName("PRICING"), state: Running, attempt_count: 1, deferral_count: 0, fence: 1, epoch: 0, next_attempt_at: None, lease_until: Some(Timestamp(1706933166500000)), lease_owner: Some(OwnerId(255)), closed: false }, moved_from: Some(WorkKey(["g", "1"])) }
         Gone(WorkKey(["g", "2"]))
     "#]].assert_eq(&text);
 }
@@ -263,7 +263,7 @@ fn a_message_is_an_envelope_or_as_a_whole_the_payload() {
     );
 }
 
-const WORK: [&str; 12] = [
+const WORK: [&str; 13] = [
     "group_id",
     "quote_id",
     "stage",
@@ -276,6 +276,7 @@ const WORK: [&str; 12] = [
     "lease_until",
     "lease_owner",
     "closed_at",
+    "definition",
 ];
 
 fn work_table() -> Vec<u8> {
@@ -292,6 +293,7 @@ fn work_row<'a>(changed: &[(&str, Option<&'a str>)]) -> Vec<TupleValue<'a>> {
         Some("0"),
         Some("0"),
         Some("0"),
+        None,
         None,
         None,
         None,
@@ -348,8 +350,8 @@ fn what_an_update_did_not_touch_comes_from_the_whole_old_row() {
     check(
         &[work_table(), update],
         expect![[r#"
-        Version { version: WorkVersion { key: WorkKey(["g", "1"]), stage: StageName("A"), state: Pending, attempt_count: 2, deferral_count: 0, fence: 41, epoch: 0, next_attempt_at: None, lease_until: None, lease_owner: None, closed: false }, moved_from: None }
-    "#]],
+            Version { version: WorkVersion { key: WorkKey(["g", "1"]), definition: None, stage: StageName("A"), state: Pending, attempt_count: 2, deferral_count: 0, fence: 41, epoch: 0, next_attempt_at: None, lease_until: None, lease_owner: None, closed: false }, moved_from: None }
+        "#]],
     );
     let update = message(|out| encode::update(out, 2, None, &after));
     check(
@@ -378,11 +380,11 @@ fn a_notice_of_the_work_tables_trigger_is_a_version_or_the_end_of_a_row() {
     check(
         &messages,
         expect![[r#"
-        Version { version: WorkVersion { key: WorkKey(["g", "1"]), stage: StageName("PRICING"), state: Retry, attempt_count: 2, deferral_count: 0, fence: 7, epoch: 0, next_attempt_at: Some(Timestamp(1706933106000000)), lease_until: None, lease_owner: None, closed: false }, moved_from: None }
-        Version { version: WorkVersion { key: WorkKey(["g", "2"]), stage: StageName("PRICING"), state: Retry, attempt_count: 2, deferral_count: 0, fence: 7, epoch: 0, next_attempt_at: Some(Timestamp(1706933106000000)), lease_until: None, lease_owner: None, closed: false }, moved_from: Some(WorkKey(["g", "1"])) }
-        Gone(WorkKey(["g", "2"]))
-        alarm: Truncated { tables: [(Work, "public.pending_work")] }
-    "#]],
+            Version { version: WorkVersion { key: WorkKey(["g", "1"]), definition: None, stage: StageName("PRICING"), state: Retry, attempt_count: 2, deferral_count: 0, fence: 7, epoch: 0, next_attempt_at: Some(Timestamp(1706933106000000)), lease_until: None, lease_owner: None, closed: false }, moved_from: None }
+            Version { version: WorkVersion { key: WorkKey(["g", "2"]), definition: None, stage: StageName("PRICING"), state: Retry, attempt_count: 2, deferral_count: 0, fence: 7, epoch: 0, next_attempt_at: Some(Timestamp(1706933106000000)), lease_until: None, lease_owner: None, closed: false }, moved_from: Some(WorkKey(["g", "1"])) }
+            Gone(WorkKey(["g", "2"]))
+            alarm: Truncated { tables: [(Work, "public.pending_work")] }
+        "#]],
     );
 }
 

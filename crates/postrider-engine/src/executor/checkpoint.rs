@@ -9,8 +9,8 @@ use super::state::State;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, CheckpointReply, Transition};
-use postrider_core::stage::{Next, StagePolicy};
-use postrider_core::work::{StageName, WorkKey};
+use postrider_core::stage::{Next, StagePolicy, Step};
+use postrider_core::work::WorkKey;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -29,13 +29,13 @@ impl State {
                 debug_assert!(false, "a row waits for its checkpoint until it is written");
                 continue;
             };
-            let (stage, fence, status) = (row.stage.clone(), row.rank.fence(), row.status);
+            let (step, fence, status) = (row.step.clone(), row.rank.fence(), row.status);
             let transition = match *ending {
-                Ending::Done(Next::Stage(next)) => self.go_on(next, &key),
+                Ending::Done(Next::Stage(next)) => self.go_on(Step { stage: next, ..step.clone() }, &key),
                 Ending::Done(Next::End) => Transition::Finish,
                 Ending::Other(transition) => transition,
             };
-            checkpoints.push(Checkpoint { key, stage, fence, status, transition });
+            checkpoints.push(Checkpoint { key, stage: step.stage, fence, status, transition });
         }
         checkpoints
     }
@@ -53,8 +53,7 @@ impl State {
                 }
                 CheckpointReply::Chained(claim) => {
                     open.remove(&claim.key);
-                    self.claimed(&claim);
-                    self.begin_call(claim);
+                    self.start(claim);
                 }
             }
         }
@@ -97,6 +96,8 @@ impl State {
     pub(super) fn checkpoint_written(&mut self, checkpoint: Checkpoint) {
         let now = self.clock.now();
         let rank = Rank::settled(checkpoint.fence);
+        let Some(row) = self.rows.row(&checkpoint.key) else { return };
+        let definition = row.step.definition.clone();
         let (stage, phase) = match checkpoint.transition {
             Transition::Advance { next } | Transition::Chain { next, .. } => (next, Phase::Due(Take::Free)),
             Transition::Retry { after, .. } | Transition::Defer { after, .. } => {
@@ -107,31 +108,36 @@ impl State {
                 (checkpoint.stage, Phase::Finished)
             }
         };
-        self.written(&checkpoint.key, stage, rank, phase);
+        self.written(&checkpoint.key, Step { definition, stage }, rank, phase);
     }
 
     /// Success goes on: chained into the next stage where that has a free slot and nobody waits for it, or goes before it.
-    fn go_on(&mut self, next: StageName, key: &WorkKey) -> Transition {
-        let Some(policy) = self.settings.graph.stage(&next) else { return Transition::Advance { next } };
-        let is_free = self.free_slots(policy) > 0 && self.rows.may_run(&next, key);
-        if self.draining || !is_free || self.rows.has_due(&next) || self.goes_before(policy) {
-            return Transition::Advance { next };
-        }
-        let lease = policy.lease;
-        self.use_slot(&next, key);
-        Transition::Chain { next, lease }
+    fn go_on(&mut self, step: Step, key: &WorkKey) -> Transition {
+        let Some(lease) = self.lease_to_chain(&step, key) else { return Transition::Advance { next: step.stage } };
+        self.use_slot(&step, key);
+        Transition::Chain { next: step.stage, lease }
+    }
+
+    fn lease_to_chain(&self, step: &Step, key: &WorkKey) -> Option<Duration> {
+        let policy = self.settings.definitions.policy(step).ok()?;
+        let is_free = self.free_slots(step, policy) > 0 && self.rows.may_run(step, key);
+        let waits = self.draining || !is_free || self.rows.has_due(step) || self.goes_before(policy);
+        (!waits).then_some(policy.lease)
     }
 
     /// Whether a row waits for this stage's endpoint that goes before all that come to the stage.
     fn goes_before(&self, policy: &StagePolicy) -> bool {
-        let mut others = self.settings.graph.stages().filter(|other| other.priority > policy.priority);
-        others.any(|other| other.endpoint == policy.endpoint && self.rows.has_due(&other.name))
+        let mut others = self.settings.definitions.steps().filter(|(_, other)| other.priority > policy.priority);
+        others.any(|(step, other)| other.endpoint == policy.endpoint && self.rows.has_due(&step))
     }
 
     /// The slot that was taken for the next stage.
     fn give_chained_back(&mut self, checkpoint: &Checkpoint) {
         if let Transition::Chain { next, .. } = &checkpoint.transition {
-            self.return_slot(next, &checkpoint.key, self.era_of(&checkpoint.key));
+            let stage = next.clone();
+            if let Some(step) = self.rows.row(&checkpoint.key).map(|row| Step { stage, ..row.step.clone() }) {
+                self.return_slot(&step, &checkpoint.key, self.era_of(&checkpoint.key));
+            }
         }
     }
 

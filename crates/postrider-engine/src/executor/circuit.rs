@@ -13,7 +13,7 @@ use std::time::Duration;
 impl State {
     /// Takes in what the end of a call says of its endpoint.
     pub(super) fn note_evidence(&mut self, ticket: &CallTicket, outcome: &Outcome) {
-        let Some(endpoint) = self.endpoint_of(&ticket.stage) else { return };
+        let Some(endpoint) = self.endpoint_of(&ticket.step) else { return };
         let settings = self.limits.breaker;
         let circuit = self.circuits.entry(endpoint.clone()).or_insert_with(|| Breaker::new(settings));
         match circuit.note(ticket.era, Evidence::of(outcome), self.world.now(), self.world.random()) {
@@ -45,7 +45,7 @@ impl State {
 
     /// How long until an endpoint that rows wait for may be tried again.
     pub(super) fn until_next_try(&self) -> Option<Duration> {
-        let waiting = self.settings.graph.stages().filter(|stage| self.rows.has_due(&stage.name));
+        let waiting = self.rows.due_steps().filter_map(|step| self.settings.definitions.policy(step).ok());
         let tries = waiting.filter_map(|stage| self.circuits.get(&stage.endpoint)?.tries_at());
         // One whose time has come waits for its call to end, not for the clock.
         let now = self.world.now();

@@ -3,32 +3,37 @@
 //! Takes and gives: the queues of the stages and their free slots; claim requests, and what their replies mean.
 //! Never: sends a request for a row whose claim has not come back, or claims more than the stage may run at once.
 
-use super::rows::{Doubt, Phase, Take};
+use super::rows::{Doubt, Ending, Phase, Take};
 use super::state::State;
 use crate::telemetry::VerdictLabel;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
-use postrider_core::ports::{ClaimReply, ClaimRequest};
-use postrider_core::work::{OwnerId, StageName, WorkKey};
+use postrider_core::ports::{Claim, ClaimReply, ClaimRequest, Transition};
+use postrider_core::stage::Step;
+use postrider_core::work::{OwnerId, WorkKey};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 impl State {
     /// The next claim statement: what is due and has a free slot. Empty: nothing to claim.
     pub(crate) fn next_claims(&mut self) -> (Vec<ClaimRequest>, Vec<OwnerId>) {
         let mut requests = Vec::new();
-        if self.draining || !self.settings.graph.stages().any(|policy| self.rows.has_due(&policy.name)) {
+        if self.draining {
+            return (requests, Vec::new());
+        }
+        let mut steps: Vec<Step> = self.rows.due_steps().cloned().collect();
+        if steps.is_empty() {
             return (requests, Vec::new());
         }
         // Each statement begins with another of the stages with the same priority, so that none with a long queue takes all the places.
-        let stages = self.settings.graph.stages().map(|policy| (Reverse(policy.priority), policy.name.clone()));
-        let mut stages: Vec<(Reverse<u32>, StageName)> = stages.collect();
-        self.turn = self.turn.checked_add(1).filter(|turn| *turn < stages.len()).unwrap_or(0);
-        stages.rotate_left(self.turn);
-        stages.sort_by_key(|(priority, _)| *priority);
+        self.turn = self.turn.checked_add(1).filter(|turn| *turn < steps.len()).unwrap_or(0);
+        steps.rotate_left(self.turn);
+        let definitions = &self.settings.definitions;
+        steps.sort_by_key(|step| Reverse(definitions.policy(step).map_or(0, |policy| policy.priority)));
         let rows_max = self.rows_max();
-        for (_, stage) in stages {
-            self.claim_stage(&stage, rows_max, &mut requests);
+        for step in steps {
+            self.claim_step(&step, rows_max, &mut requests);
         }
         let dead = self.owners.dead().collect();
         (requests, dead)
@@ -46,12 +51,15 @@ impl State {
                     if taken.contains(&claim.key) {
                         self.telemetry.take_overs.inc();
                     }
-                    self.claimed(&claim);
-                    self.begin_call(claim);
+                    self.start(claim);
                 }
                 ClaimReply::AtLimit { key, fence } => {
                     open.remove(&key);
                     self.at_limit(&key, fence);
+                }
+                ClaimReply::Parked { key, fence } => {
+                    open.remove(&key);
+                    self.parked(&key, fence);
                 }
             }
         }
@@ -69,36 +77,92 @@ impl State {
         self.refused(&requests.iter().map(|request| &request.key).collect::<Vec<_>>(), error);
     }
 
-    fn claim_stage(&mut self, stage: &StageName, rows_max: usize, requests: &mut Vec<ClaimRequest>) {
-        let Some(policy) = self.settings.graph.stage(stage) else { return };
-        let (attempt_limit, lease) = (policy.attempt_limit, policy.lease);
-        let mut free = self.free_slots(policy);
+    /// Requests for what is due. A row that nobody can start takes no slot: its claim parks it.
+    fn claim_step(&mut self, step: &Step, rows_max: usize, requests: &mut Vec<ClaimRequest>) {
+        let (mut free, attempt_limit, lease, refusal) = match self.settings.definitions.policy(step) {
+            Ok(policy) => (self.free_slots(step, policy), policy.attempt_limit, policy.lease, None),
+            Err(gone) => (u32::MAX, u32::MAX, Duration::ZERO, Some(gone.reason(step))),
+        };
         while free > 0 && requests.len() < rows_max {
-            let Some((key, rank, take)) = self.rows.pop_due(stage) else { return };
+            let Some((key, rank, take)) = self.rows.pop_due(step) else { break };
             let take_over = matches!(take, Take::Over(_));
-            let (stage, seen_fence) = (stage.clone(), rank.fence());
-            self.use_slot(&stage, &key);
-            requests.push(ClaimRequest { key, stage, seen_fence, attempt_limit, lease, take_over });
+            if refusal.is_none() {
+                self.use_slot(step, &key);
+            }
+            requests.push(ClaimRequest {
+                key,
+                stage: step.stage.clone(),
+                seen_fence: rank.fence(),
+                attempt_limit,
+                lease,
+                take_over,
+                definition: step.definition.clone(),
+                refusal: refusal.clone(),
+            });
             free -= 1;
         }
+        if refusal.is_some() {
+            self.rows.forget_queue(step);
+        }
+    }
+
+    /// The row is ours, and a slot is taken for it.
+    pub(super) fn start(&mut self, claim: Claim) {
+        let may_run = self.rehome(&claim);
+        self.claimed(&claim);
+        if may_run {
+            self.begin_call(claim);
+        } else {
+            self.settle(&claim.key, Ending::Other(Transition::Release));
+        }
+    }
+
+    /// Where the claim found the row under another definition than it was seen with, its slot is one of that. False: it can have none,
+    /// since another row of its group runs there.
+    fn rehome(&mut self, claim: &Claim) -> bool {
+        let step = self.settings.definitions.step(claim.definition.as_ref(), &claim.stage);
+        let Some(row) = self.rows.row(&claim.key).filter(|row| row.step.definition != step.definition) else {
+            return true;
+        };
+        let taken = Step { stage: claim.stage.clone(), definition: row.step.definition.clone() };
+        self.return_slot(&taken, &claim.key, self.era_of(&claim.key));
+        let may_run = self.rows.may_run(&step, &claim.key);
+        if may_run {
+            self.use_slot(&step, &claim.key);
+        }
+        may_run
+    }
+
+    fn parked(&mut self, key: &WorkKey, fence: i64) {
+        let Some(row) = self.rows.row(key) else { return };
+        let step = row.step.clone();
+        let Err(gone) = self.settings.definitions.policy(&step) else { return };
+        self.refuse(gone.as_str(), &gone.reason(&step));
+        self.written(key, step, Rank::settled(fence), Phase::Finished);
     }
 
     fn at_limit(&mut self, key: &WorkKey, fence: i64) {
         let Some(row) = self.rows.row(key) else { return };
-        let stage = row.stage.clone();
-        self.return_slot(&stage, key, self.era_of(key));
-        let label = VerdictLabel { stage: stage.to_string(), verdict: "unknown" };
+        let step = row.step.clone();
+        self.return_slot(&step, key, self.era_of(key));
+        let label = VerdictLabel { stage: step.stage.to_string(), verdict: "unknown" };
         self.telemetry.verdicts.get_or_create(&label).inc();
-        self.written(key, stage, Rank::settled(fence), Phase::Finished);
+        self.written(key, step, Rank::settled(fence), Phase::Finished);
     }
 
     fn claims_open(&mut self, open: &BTreeSet<WorkKey>) {
         for key in open {
             let Some(row) = self.rows.row(key) else { continue };
             let Phase::Claiming(take) = row.phase else { continue };
-            let stage = row.stage.clone();
-            self.return_slot(&stage, key, self.era_of(key));
+            let step = row.step.clone();
+            if self.settings.definitions.policy(&step).is_ok() {
+                self.return_slot(&step, key, self.era_of(key));
+            }
             self.doubt(key, Doubt::Claim(take));
         }
     }
 }
+
+#[cfg(test)]
+#[path = "definition_tests.rs"]
+mod tests;

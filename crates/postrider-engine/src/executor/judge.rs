@@ -15,15 +15,15 @@ use postrider_core::work::StageName;
 impl State {
     /// A call ended.
     pub(crate) fn called(&mut self, ticket: &CallTicket, outcome: &Outcome) {
-        self.release_slot(&ticket.stage, &ticket.key, ticket.era);
+        self.release_slot(&ticket.step, &ticket.key, ticket.era);
         self.note_evidence(ticket, outcome);
         if let Some(row) = self.rows.row_mut(&ticket.key) {
             row.status = outcome.status();
         }
-        let not_sent = self.not_sent.entry(ticket.stage.clone()).or_default();
+        let not_sent = self.not_sent.entry(ticket.step.clone()).or_default();
         *not_sent = if matches!(outcome, Outcome::NotSent(_)) { not_sent.saturating_add(1) } else { 0 };
         if matches!(outcome, Outcome::Answered(answer) if answer.replayed) {
-            let label = StageLabel { stage: ticket.stage.to_string() };
+            let label = StageLabel { stage: ticket.step.stage.to_string() };
             self.telemetry.answers_replayed.get_or_create(&label).inc();
         }
         let attempt = Attempt {
@@ -32,12 +32,12 @@ impl State {
             not_sent_in_a_row: *not_sent,
             random: self.world.random(),
         };
-        let Some(policy) = self.settings.graph.stage(&ticket.stage) else { return };
+        let Ok(policy) = self.settings.definitions.policy(&ticket.step) else { return };
         let verdict = judge(policy, attempt, outcome);
-        let label = VerdictLabel { stage: ticket.stage.to_string(), verdict: verdict.as_str() };
+        let label = VerdictLabel { stage: ticket.step.stage.to_string(), verdict: verdict.as_str() };
         self.telemetry.verdicts.get_or_create(&label).inc();
         self.log(ticket, &verdict);
-        self.count(&ticket.stage, policy.class, &verdict);
+        self.count(&ticket.step.stage, policy.class, &verdict);
         match verdict {
             Verdict::Done { next } => self.settle(&ticket.key, Ending::Done(next)),
             Verdict::Stale => self.doubt(&ticket.key, Doubt::Stale),
@@ -71,10 +71,11 @@ impl State {
         if matches!(verdict, Verdict::Done { .. }) {
             return;
         }
-        let (stage, attempt, fence, trace) = (&ticket.stage, ticket.attempt, ticket.fence, TraceId::of(&ticket.key));
+        let (stage, attempt, fence, trace) =
+            (&ticket.step.stage, ticket.attempt, ticket.fence, TraceId::of(&ticket.key));
         match verdict {
             Verdict::Done { .. } => {}
-            Verdict::Defer { reason, counted: false, .. } if self.not_sent.get(stage) == Some(&1) => {
+            Verdict::Defer { reason, counted: false, .. } if self.not_sent.get(&ticket.step) == Some(&1) => {
                 tracing::warn!(%stage, reason, "a stage's endpoint cannot be reached; its rows wait and use no attempt; check the stage's url and the service behind it");
             }
             Verdict::Retry { after, reason } | Verdict::Defer { after, reason, .. } => {

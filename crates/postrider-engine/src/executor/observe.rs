@@ -68,20 +68,15 @@ impl State {
     /// Puts a version where it belongs. `known` is the rank below which it says nothing new.
     pub(super) fn place(&mut self, version: WorkVersion, xid: u32, known: Option<Rank>) {
         let now = self.clock.now();
-        let observation = observe(&self.settings.graph, self.settings.owner, known, &version, now);
+        let observation = observe(&self.settings.definitions, self.settings.owner, known, &version, now);
         let phase = match observation {
             Observation::Ignore => return,
-            Observation::ClaimNow => Phase::Due(Take::Free),
+            // What the configuration lacks is parked by its claim.
+            Observation::ClaimNow | Observation::Gone(_) => Phase::Due(Take::Free),
             Observation::ClaimAt(at) => Phase::Timed(at, Take::Free),
             Observation::TakeOverAt(at, owner) => self.foreign(at, owner),
             Observation::Orphan => Phase::Settling(Box::new(Ending::Other(Transition::Release))),
             Observation::Rest => {
-                self.rows.remove(&version.key);
-                return;
-            }
-            Observation::StageMissing => {
-                self.alarm();
-                tracing::warn!(stage = %version.stage, "a work row is in a stage that the configuration does not have; it waits until the stage is added and the process started again, or the row is corrected");
                 self.rows.remove(&version.key);
                 return;
             }
@@ -94,7 +89,8 @@ impl State {
         };
         let orphan = matches!(phase, Phase::Settling(_));
         let rank = Rank::of(&version);
-        self.rows.put(&version.key, Row::new(rank, version.stage, xid, phase));
+        let step = self.settings.definitions.step(version.definition.as_ref(), &version.stage);
+        self.rows.put(&version.key, Row::new(rank, step, xid, phase));
         if orphan {
             self.settling.push_back(version.key);
         }

@@ -11,9 +11,9 @@ use postrider_core::error::{Error, ErrorKind};
 use postrider_core::outcome::{Answer, Declared, Outcome};
 use postrider_core::ports::{BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, Transition};
 use postrider_core::rate::Rate;
-use postrider_core::stage::{Backoff, Next, StageClass, StageGraph, StagePolicy};
+use postrider_core::stage::{Backoff, Definitions, Next, StageClass, StageGraph, StagePolicy};
 use postrider_core::time::Timestamp;
-use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -78,13 +78,21 @@ pub(super) struct Play {
     pub(super) claimed: Vec<WorkKey>,
     /// So many checkpoints are refused.
     pub(super) refuses: u32,
+    /// What rows are submitted under.
+    pub(super) definition: Option<DefinitionName>,
+    /// What a claim for the stage finds the row under, where that is not what it was submitted under.
+    pub(super) found: BTreeMap<(WorkKey, StageName), DefinitionName>,
 }
 
 impl Play {
     pub(super) fn new(stages: Vec<StagePolicy>, endpoints: BTreeMap<Arc<str>, EndpointPolicy>) -> Play {
+        Play::of(Definitions::new(DefinitionName::new("quote@1"), StageGraph::new(stages).unwrap()), endpoints)
+    }
+
+    pub(super) fn of(definitions: Definitions, endpoints: BTreeMap<Arc<str>, EndpointPolicy>) -> Play {
         let world = Arc::new(StillWorld { now: AtomicI64::new(1_700_000_000_000_000), draws: AtomicU64::new(7) });
         let settings = WorkSettings {
-            graph: StageGraph::new(stages).unwrap(),
+            definitions,
             endpoints,
             key_names: vec!["g".to_owned(), "q".to_owned()],
             fair_by: Some(0),
@@ -94,7 +102,17 @@ impl Play {
         };
         let (limits, clock) = (Limits::default(), ServerClock::new(world.clone()));
         let state = State::new(settings, limits, world.clone(), clock, Arc::new(Telemetry::default()));
-        Play { state, world, coming: Vec::new(), left: Vec::new(), most: 0, claimed: Vec::new(), refuses: 0 }
+        Play {
+            state,
+            world,
+            coming: Vec::new(),
+            left: Vec::new(),
+            most: 0,
+            claimed: Vec::new(),
+            definition: None,
+            found: BTreeMap::new(),
+            refuses: 0,
+        }
     }
 
     pub(super) fn submit(&mut self, stage: &str, rows: usize) {
@@ -107,6 +125,7 @@ impl Play {
     pub(super) fn submit_row(&mut self, key: &WorkKey, stage: &str, at: Option<Timestamp>) {
         let version = WorkVersion {
             key: key.clone(),
+            definition: self.definition.clone(),
             stage: StageName::new(stage),
             state: StageState::Pending,
             attempt_count: 0,
@@ -154,7 +173,7 @@ impl Play {
             }
         }
         for (ticket, _) in self.state.take_calls() {
-            self.left.push((self.world.now(), ticket.stage.clone()));
+            self.left.push((self.world.now(), ticket.step.stage.clone()));
             let after = self.after(200_000);
             self.coming.push((after, Coming::Called(ticket)));
         }
@@ -173,17 +192,26 @@ impl Play {
     pub(super) fn under_way(&self, stage: &str) -> impl Iterator<Item = &WorkKey> {
         let rows = self.coming.iter().flat_map(|(_, coming)| match coming {
             Coming::Claimed(requests) => requests.iter().map(|request| (&request.stage, &request.key)).collect(),
-            Coming::Called(ticket) => vec![(&ticket.stage, &ticket.key)],
+            Coming::Called(ticket) => vec![(&ticket.step.stage, &ticket.key)],
         });
         rows.filter(move |(of, _)| of.as_str() == stage).map(|(_, key)| key)
+    }
+
+    /// The calls that are on their way.
+    pub(super) fn calling(&self) -> impl Iterator<Item = &CallTicket> {
+        self.coming.iter().filter_map(|(_, coming)| match coming {
+            Coming::Called(ticket) => Some(ticket),
+            Coming::Claimed(_) => None,
+        })
     }
 
     fn come(&mut self, coming: Coming) {
         match coming {
             Coming::Claimed(requests) => {
-                let replies = requests
-                    .iter()
-                    .map(|request| ClaimReply::Claimed(claim(&request.key, &request.stage, request.seen_fence)));
+                let replies = requests.iter().map(|request| {
+                    let definition = Some(request.definition.clone());
+                    ClaimReply::Claimed(self.claim(&request.key, definition, &request.stage, request.seen_fence))
+                });
                 let replies = replies.collect();
                 self.state.claims_replied(requests, replies);
             }
@@ -207,7 +235,7 @@ impl Play {
             self.refuses = fewer;
             return self.state.checkpoints_refused(written, &Error::new(ErrorKind::Table, "a table is missing"));
         }
-        let replies = written.iter().map(reply).collect();
+        let replies = written.iter().map(|written| self.reply(written)).collect();
         self.state.checkpoints_replied(written, replies);
     }
 
@@ -232,25 +260,28 @@ impl Play {
     pub(super) fn took(&self) -> Duration {
         self.left.last().unwrap().0.since(self.left[0].0)
     }
-}
 
-fn reply(written: &Checkpoint) -> CheckpointReply {
-    match &written.transition {
-        Transition::Chain { next, .. } => CheckpointReply::Chained(claim(&written.key, next, written.fence)),
-        _ => CheckpointReply::Written { key: written.key.clone() },
+    fn reply(&self, written: &Checkpoint) -> CheckpointReply {
+        match &written.transition {
+            Transition::Chain { next, .. } => {
+                let definition = self.state.rows.row(&written.key).map(|row| row.step.definition.clone());
+                CheckpointReply::Chained(self.claim(&written.key, definition, next, written.fence))
+            }
+            _ => CheckpointReply::Written { key: written.key.clone() },
+        }
     }
-}
 
-fn claim(key: &WorkKey, stage: &StageName, seen_fence: i64) -> Claim {
-    Claim {
-        key: key.clone(),
-        stage: stage.clone(),
-        fence: seen_fence + 1,
-        attempt: 1,
-        deferrals: 0,
-        epoch: 0,
-        definition: None,
-        payload: "{}".to_owned(),
-        payload_changed: false,
+    fn claim(&self, key: &WorkKey, definition: Option<DefinitionName>, stage: &StageName, seen_fence: i64) -> Claim {
+        Claim {
+            key: key.clone(),
+            stage: stage.clone(),
+            fence: seen_fence + 1,
+            attempt: 1,
+            deferrals: 0,
+            epoch: 0,
+            definition: self.found.get(&(key.clone(), stage.clone())).cloned().or(definition),
+            payload: "{}".to_owned(),
+            payload_changed: false,
+        }
     }
 }

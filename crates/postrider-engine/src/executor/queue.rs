@@ -1,6 +1,7 @@
 //! The due rows of one stage, and whose turn it is: the groups take turns, and within a group the row that was due first.
 
-use postrider_core::work::{PartSpan, StageName, WorkKey};
+use postrider_core::stage::Step;
+use postrider_core::work::{PartSpan, WorkKey};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -27,7 +28,7 @@ struct Seat {
 /// group has at most one, and a group costs no memory beside its rows.
 #[derive(Debug)]
 pub(super) struct Queue {
-    stage: StageName,
+    step: Step,
     part: Option<usize>,
     seats: BTreeSet<Seat>,
     /// Whose turn was last.
@@ -45,13 +46,13 @@ struct Lanes {
 
 impl Queue {
     /// `part`: which part of a key names the row's group.
-    pub(super) fn new(stage: StageName, part: Option<usize>, serial: bool) -> Queue {
-        Queue { stage, part, seats: BTreeSet::new(), served: None, lanes: serial.then(Lanes::default) }
+    pub(super) fn new(step: Step, part: Option<usize>, serial: bool) -> Queue {
+        Queue { step, part, seats: BTreeSet::new(), served: None, lanes: serial.then(Lanes::default) }
     }
 
     /// One name for all its rows.
-    pub(super) fn stage(&self) -> &StageName {
-        &self.stage
+    pub(super) fn step(&self) -> &Step {
+        &self.step
     }
 
     /// Numbers rise: the lowest of a group is its next.
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
 
     fn queue(serial: bool, rows: &[&str]) -> Queue {
-        let mut queue = Queue::new(StageName::new("A"), Some(0), serial);
+        let mut queue = Queue::new(Step::new("quote@1", "A"), Some(0), serial);
         for (number, row) in rows.iter().enumerate() {
             queue.push(&key(row), u64::try_from(number).expect("a number"));
         }
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn without_groups_the_first_is_first() {
-        let mut queue = Queue::new(StageName::new("A"), None, false);
+        let mut queue = Queue::new(Step::new("quote@1", "A"), None, false);
         ["b1", "a1", "b2"].iter().zip(0..).for_each(|(row, number)| queue.push(&key(row), number));
         assert_eq!(drain(&mut queue), ["b1", "a1", "b2"]);
     }

@@ -5,9 +5,9 @@ use crate::settings::WorkSettings;
 use postrider_core::breaker::Era;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, Transition};
-use postrider_core::stage::Next;
+use postrider_core::stage::{Next, Step};
 use postrider_core::time::Timestamp;
-use postrider_core::work::{OwnerId, StageName, WorkKey, WorkVersion};
+use postrider_core::work::{OwnerId, WorkKey, WorkVersion};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Row {
     /// The newest version known.
     pub(crate) rank: Rank,
-    pub(crate) stage: StageName,
+    pub(crate) step: Step,
     /// The transaction that wrote it, where the log showed it; 0 where it was read.
     pub(crate) xid: u32,
     pub(crate) phase: Phase,
@@ -98,7 +98,7 @@ pub(crate) struct Rows {
 /// Where rows wait, by their phases.
 #[derive(Debug, Default)]
 struct Waiting {
-    due: BTreeMap<StageName, Queue>,
+    due: BTreeMap<Step, Queue>,
     timers: BTreeSet<(Timestamp, WorkKey)>,
     /// Those that run under an owner.
     foreign: BTreeSet<WorkKey>,
@@ -109,10 +109,10 @@ struct Waiting {
 
 impl Row {
     /// A row of which nothing is known but this.
-    pub(crate) fn new(rank: Rank, stage: StageName, xid: u32, phase: Phase) -> Row {
+    pub(crate) fn new(rank: Rank, step: Step, xid: u32, phase: Phase) -> Row {
         Row {
             rank,
-            stage,
+            step,
             xid,
             phase,
             misses: 0,
@@ -141,8 +141,8 @@ impl Row {
 
 impl Rows {
     pub(crate) fn new(settings: &WorkSettings) -> Rows {
-        let stages = settings.graph.stages().map(|stage| (stage.name.clone(), stage.serial));
-        let queues = stages.map(|(stage, serial)| (stage.clone(), Queue::new(stage, settings.fair_by, serial)));
+        let steps = settings.definitions.steps().map(|(step, policy)| (step, policy.serial));
+        let queues = steps.map(|(step, serial)| (step.clone(), Queue::new(step, settings.fair_by, serial)));
         Rows { rows: BTreeMap::new(), waiting: Waiting { due: queues.collect(), ..Waiting::default() } }
     }
 
@@ -210,8 +210,8 @@ impl Rows {
     }
 
     /// The next row of a stage that is due, moved to the claim.
-    pub(crate) fn pop_due(&mut self, stage: &StageName) -> Option<(WorkKey, Rank, Take)> {
-        let key = self.waiting.due.get_mut(stage)?.pop()?;
+    pub(crate) fn pop_due(&mut self, step: &Step) -> Option<(WorkKey, Rank, Take)> {
+        let key = self.waiting.due.get_mut(step)?.pop()?;
         let row = self.rows.get_mut(&key)?;
         let Phase::Due(take) = row.phase else {
             debug_assert!(false, "a row that leaves the queue gives back its seat");
@@ -222,25 +222,37 @@ impl Rows {
     }
 
     /// Whether a row of the stage is due and may run.
-    pub(crate) fn has_due(&self, stage: &StageName) -> bool {
-        self.waiting.due.get(stage).is_some_and(Queue::has_next)
+    pub(crate) fn has_due(&self, step: &Step) -> bool {
+        self.waiting.due.get(step).is_some_and(Queue::has_next)
+    }
+
+    /// The steps that have rows which are due and may run.
+    pub(crate) fn due_steps(&self) -> impl Iterator<Item = &Step> {
+        self.waiting.due.iter().filter(|(_, queue)| queue.has_next()).map(|(step, _)| step)
+    }
+
+    /// Forgets the queue of a step that nobody can start: there may be any number of those.
+    pub(crate) fn forget_queue(&mut self, step: &Step) {
+        if !self.has_due(step) {
+            self.waiting.due.remove(step);
+        }
     }
 
     /// Whether no other row of its group runs in a stage that takes them one at a time.
-    pub(crate) fn may_run(&self, stage: &StageName, key: &WorkKey) -> bool {
-        self.waiting.due.get(stage).is_none_or(|queue| queue.may_run(key))
+    pub(crate) fn may_run(&self, step: &Step, key: &WorkKey) -> bool {
+        self.waiting.due.get(step).is_none_or(|queue| queue.may_run(key))
     }
 
     /// The row runs in the stage.
-    pub(crate) fn begin(&mut self, stage: &StageName, key: &WorkKey) {
-        if let Some(queue) = self.waiting.due.get_mut(stage) {
+    pub(crate) fn begin(&mut self, step: &Step, key: &WorkKey) {
+        if let Some(queue) = self.waiting.due.get_mut(step) {
             queue.begin(key);
         }
     }
 
     /// The row runs in the stage no more.
-    pub(crate) fn end(&mut self, stage: &StageName, key: &WorkKey) {
-        if let Some(queue) = self.waiting.due.get_mut(stage) {
+    pub(crate) fn end(&mut self, step: &Step, key: &WorkKey) {
+        if let Some(queue) = self.waiting.due.get_mut(step) {
             queue.end(key);
         }
     }
@@ -278,12 +290,14 @@ impl Waiting {
                 self.seats += 1;
                 let seat = self.seats;
                 row.seat = seat;
-                let queue = self.queue(&row.stage);
+                let queue = self.queue(&row.step);
                 queue.push(key, seat);
-                row.stage = queue.stage().clone();
+                row.step = queue.step().clone();
             }
             Phase::Timed(at, take) => {
-                row.stage = self.queue(&row.stage).stage().clone();
+                if let Some(queue) = self.due.get(&row.step) {
+                    row.step = queue.step().clone();
+                }
                 self.timers.insert((at, key.clone()));
                 if matches!(take, Take::Over(Some(_))) {
                     self.foreign.insert(key.clone());
@@ -298,7 +312,7 @@ impl Waiting {
         self.unseen_count -= usize::from(row.unseen);
         match row.phase {
             Phase::Due(_) => {
-                if let Some(queue) = self.due.get_mut(&row.stage) {
+                if let Some(queue) = self.due.get_mut(&row.step) {
                     queue.remove(key, row.seat);
                 }
             }
@@ -313,12 +327,12 @@ impl Waiting {
         }
     }
 
-    /// The stage's queue, whose name for the stage a row that may wait long shares.
-    fn queue(&mut self, stage: &StageName) -> &mut Queue {
-        if !self.due.contains_key(stage) {
-            self.due.insert(stage.clone(), Queue::new(stage.clone(), None, false));
+    /// The step's queue, whose names a row that may wait long shares.
+    fn queue(&mut self, step: &Step) -> &mut Queue {
+        if !self.due.contains_key(step) {
+            self.due.insert(step.clone(), Queue::new(step.clone(), None, false));
         }
-        self.due.get_mut(stage).expect("it is there or was made")
+        self.due.get_mut(step).expect("it is there or was made")
     }
 }
 
@@ -329,13 +343,13 @@ mod tests {
     /// While a row counts as unseen nothing of the log may be forgotten: one too many would hold it for ever.
     #[test]
     fn an_unseen_row_counts_once_through_all_its_phases() {
-        let (mut rows, key, stage) = (Rows::default(), WorkKey::new(["g", "q"]), StageName::new("PRICING"));
+        let (mut rows, key, step) = (Rows::default(), WorkKey::new(["g", "q"]), Step::new("quote@1", "PRICING"));
         let at = Timestamp(1);
-        let unseen = |phase| Row { unseen: true, ..Row::new(Rank::settled(0), stage.clone(), 7, phase) };
+        let unseen = |phase| Row { unseen: true, ..Row::new(Rank::settled(0), step.clone(), 7, phase) };
         rows.put(&key, unseen(Phase::Timed(at, Take::Free)));
         for _ in 0..3 {
             rows.fire(at);
-            assert!(rows.pop_due(&stage).is_some());
+            assert!(rows.pop_due(&step).is_some());
             rows.set(&key, Phase::Reading(Doubt::Claim(Take::Free)));
             assert_eq!(rows.unseen_count(), 1);
             rows.set(&key, Phase::Timed(at, Take::Free));

@@ -3,8 +3,8 @@ use crate::counted;
 use crate::executor::play::{Play, stage};
 use crate::settings::EndpointPolicy;
 use crate::world::World;
-use postrider_core::stage::{Next, StagePolicy};
-use postrider_core::work::{StageName, WorkKey};
+use postrider_core::stage::{Next, StagePolicy, Step};
+use postrider_core::work::WorkKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -124,7 +124,8 @@ fn a_stage_with_a_higher_priority_is_claimed_first_and_gets_what_its_endpoint_le
     play.submit("A", 50);
     play.start();
     play.submit("URGENT", 50);
-    while play.state.rows.has_due(&StageName::new("URGENT")) {
+    let urgent = Step::new("quote@1", "URGENT");
+    while play.state.rows.has_due(&urgent) {
         play.step();
     }
     assert!(play.claimed[5..55].iter().all(|row| group(row) == "URGENT"), "{:?}", play.claimed);

@@ -11,16 +11,16 @@ use super::sweep::Suspects;
 use crate::clock::ServerClock;
 use crate::limits::Limits;
 use crate::settings::WorkSettings;
-use crate::telemetry::{ConsumerLabel, StageLabel, Telemetry};
+use crate::telemetry::{ConsumerLabel, RefusalLabel, StageLabel, Telemetry};
 use crate::world::World;
 use postrider_core::breaker::{Breaker, Era};
 use postrider_core::call::stage_call;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Claim, StageCall, Transition};
-use postrider_core::stage::StagePolicy;
+use postrider_core::stage::{StagePolicy, Step};
 use postrider_core::time::Timestamp;
-use postrider_core::work::{StageName, WorkKey};
+use postrider_core::work::WorkKey;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,9 @@ pub(super) const MISS_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// writing session's process waits for a processor; a try and the read after it take longer than that.
 const UNSEEN_TRIES_AT_ONCE: u32 = 2;
 
+/// So many reasons for parked rows are shown in the status; the metrics count all.
+const REFUSALS_SHOWN: usize = 20;
+
 #[derive(Debug)]
 pub(crate) struct State {
     pub(super) settings: WorkSettings,
@@ -42,7 +45,7 @@ pub(crate) struct State {
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) rows: Rows,
     /// Requests in flight and claims that will become one, by stage.
-    pub(super) in_use: BTreeMap<StageName, u32>,
+    pub(super) in_use: BTreeMap<Step, u32>,
     /// The circuits of the endpoints that were called, by their origin.
     pub(super) circuits: BTreeMap<Arc<str>, Breaker>,
     /// Slots in use at an endpoint that were taken since its circuit opened last.
@@ -50,7 +53,7 @@ pub(crate) struct State {
     /// What the rates of stages and endpoints leave.
     pub(super) pace: Pace,
     /// Calls in a row that were not sent, by stage.
-    pub(super) not_sent: BTreeMap<StageName, u32>,
+    pub(super) not_sent: BTreeMap<Step, u32>,
     /// Rows whose outcome waits for a checkpoint, oldest first.
     pub(super) settling: VecDeque<WorkKey>,
     /// Rows to read, because a statement left their state open.
@@ -71,7 +74,7 @@ pub(crate) struct State {
 #[derive(Debug, Clone)]
 pub(crate) struct CallTicket {
     pub(crate) key: WorkKey,
-    pub(crate) stage: StageName,
+    pub(crate) step: Step,
     pub(crate) fence: i64,
     pub(crate) attempt: u32,
     pub(crate) deferrals: u32,
@@ -150,37 +153,35 @@ impl State {
 
     /// A claim is ours: its request is started, unless it must not leave.
     pub(super) fn begin_call(&mut self, claim: Claim) {
-        let Some(policy) = self.settings.graph.stage(&claim.stage) else {
-            // Claims are made only for stages of the graph.
-            return;
-        };
+        let Some(step) = self.rows.row(&claim.key).map(|row| row.step.clone()) else { return };
         if let Some(row) = self.rows.row_mut(&claim.key) {
             row.status = None;
         }
-        let call = if self.draining {
-            Err(Transition::Release)
-        } else {
-            stage_call(policy, &self.settings.key_names, &claim, self.clock.now())
-                .map_err(|reason| Transition::Park { reason })
+        let (key_names, now) = (&self.settings.key_names, self.clock.now());
+        let call = match self.settings.definitions.policy(&step) {
+            _ if self.draining => Err(Transition::Release),
+            Ok(policy) => stage_call(policy, &step.definition, key_names, &claim, now)
+                .map_err(|reason| Transition::Park { reason }),
+            Err(gone) => Err(Transition::Park { reason: gone.reason(&step) }),
         };
         let call = match call {
             Ok(call) => call,
             Err(transition) => {
-                self.return_slot(&claim.stage, &claim.key, self.era_of(&claim.key));
+                self.return_slot(&step, &claim.key, self.era_of(&claim.key));
                 self.settle(&claim.key, Ending::Other(transition));
                 return;
             }
         };
         let ticket = CallTicket {
             key: claim.key.clone(),
-            stage: claim.stage.clone(),
+            step: step.clone(),
             fence: claim.fence,
             attempt: claim.attempt,
             deferrals: claim.deferrals,
             era: self.era_of(&claim.key),
         };
         self.telemetry.calls_started.get_or_create(&StageLabel { stage: claim.stage.to_string() }).inc();
-        self.depart(&claim.stage);
+        self.depart(&step);
         self.rows.set(&claim.key, Phase::Calling);
         self.to_call.push((ticket, call));
     }
@@ -244,16 +245,17 @@ impl State {
 
     /// The row is ours at this fence.
     pub(super) fn claimed(&mut self, claim: &Claim) {
+        let step = self.settings.definitions.step(claim.definition.as_ref(), &claim.stage);
         self.rows.change(&claim.key, |row| {
             row.rank = Rank::claimed(claim.fence);
-            row.stage = claim.stage.clone();
+            row.step = step;
             row.misses = 0;
             row.unseen = false;
         });
     }
 
     /// Our outcome is written: the row's newest version is ours, or one that came meanwhile.
-    pub(super) fn written(&mut self, key: &WorkKey, stage: StageName, rank: Rank, phase: Phase) {
+    pub(super) fn written(&mut self, key: &WorkKey, step: Step, rank: Rank, phase: Phase) {
         let Some(Row { newest, gone, .. }) = self.rows.remove(key) else { return };
         if gone {
             return self.observe_newest(newest, None);
@@ -262,9 +264,21 @@ impl State {
         let shown = self.settings.quiet || newest.as_ref().is_some_and(|newest| Rank::of(&newest.0) >= rank);
         // A row at rest that the log has shown already needs no place here any more.
         if !(matches!(phase, Phase::Finished) && shown) {
-            self.rows.put(key, Row::new(rank, stage, 0, phase));
+            self.rows.put(key, Row::new(rank, step, 0, phase));
         }
         self.observe_newest(newest, Some(rank));
+    }
+
+    /// A row was parked that nobody here can start. `word`: the first of the reason.
+    pub(super) fn refuse(&self, word: &'static str, reason: &str) {
+        self.telemetry.rows_refused.get_or_create(&RefusalLabel { reason: word }).inc();
+        tracing::warn!(reason, "a work row is parked, since nobody here can start it; see `postrider check`");
+        self.telemetry.update(|status| {
+            let known = status.refused.contains_key(reason);
+            if known || status.refused.len() < REFUSALS_SHOWN {
+                *status.refused.entry(reason.to_owned()).or_default() += 1;
+            }
+        });
     }
 
     /// Something about a row needs a person.
@@ -273,20 +287,20 @@ impl State {
     }
 
     /// How many rows of the stage may be claimed: what its own limits, its endpoint's, and its endpoint's circuit leave.
-    pub(super) fn free_slots(&self, policy: &StagePolicy) -> u32 {
-        let free = policy.concurrency.saturating_sub(self.in_use.get(&policy.name).copied().unwrap_or(0));
-        let free = free.min(self.paced(policy));
+    pub(super) fn free_slots(&self, step: &Step, policy: &StagePolicy) -> u32 {
+        let free = policy.concurrency.saturating_sub(self.in_use.get(step).copied().unwrap_or(0));
+        let free = free.min(self.paced(step, policy));
         let allowance = self.circuits.get(&policy.endpoint).and_then(|circuit| circuit.allowance(self.world.now()));
         let Some(allowance) = allowance else { return free };
         free.min(allowance.saturating_sub(self.tries.get(&policy.endpoint).copied().unwrap_or(0)))
     }
 
     /// Takes a slot for a row. Its era goes with the row, and comes back when the slot is given back.
-    pub(super) fn use_slot(&mut self, stage: &StageName, key: &WorkKey) {
-        *self.in_use.entry(stage.clone()).or_default() += 1;
-        self.rows.begin(stage, key);
-        self.promise_call(stage);
-        let Some(endpoint) = self.endpoint_of(stage) else { return };
+    pub(super) fn use_slot(&mut self, step: &Step, key: &WorkKey) {
+        *self.in_use.entry(step.clone()).or_default() += 1;
+        self.rows.begin(step, key);
+        self.promise_call(step);
+        let Some(endpoint) = self.endpoint_of(step) else { return };
         *self.tries.entry(endpoint.clone()).or_default() += 1;
         let era = self.current_era(&endpoint);
         if let Some(row) = self.rows.row_mut(key) {
@@ -295,17 +309,17 @@ impl State {
     }
 
     /// Gives back a slot whose call did not leave.
-    pub(super) fn return_slot(&mut self, stage: &StageName, key: &WorkKey, era: Era) {
-        self.withdraw_call(stage);
-        self.release_slot(stage, key, era);
+    pub(super) fn return_slot(&mut self, step: &Step, key: &WorkKey, era: Era) {
+        self.withdraw_call(step);
+        self.release_slot(step, key, era);
     }
 
     /// The slot's call has ended.
-    pub(super) fn release_slot(&mut self, stage: &StageName, key: &WorkKey, era: Era) {
-        self.rows.end(stage, key);
-        let used = self.in_use.get_mut(stage).expect("a slot that is given back was taken");
+    pub(super) fn release_slot(&mut self, step: &Step, key: &WorkKey, era: Era) {
+        self.rows.end(step, key);
+        let used = self.in_use.get_mut(step).expect("a slot that is given back was taken");
         *used = used.checked_sub(1).expect("a slot that is given back was taken");
-        let Some(endpoint) = self.endpoint_of(stage) else { return };
+        let Some(endpoint) = self.endpoint_of(step) else { return };
         if era == self.current_era(&endpoint)
             && let Some(tries) = self.tries.get_mut(&endpoint)
         {
@@ -318,8 +332,8 @@ impl State {
         self.rows.row(key).map_or_else(Era::default, |row| row.era)
     }
 
-    pub(super) fn endpoint_of(&self, stage: &StageName) -> Option<Arc<str>> {
-        self.settings.graph.stage(stage).map(|policy| policy.endpoint.clone())
+    pub(super) fn endpoint_of(&self, step: &Step) -> Option<Arc<str>> {
+        self.settings.definitions.policy(step).ok().map(|policy| policy.endpoint.clone())
     }
 
     fn current_era(&self, endpoint: &Arc<str>) -> Era {

@@ -56,9 +56,13 @@ impl State {
         }
         let known = row.map(|row| row.rank);
         let now = self.clock.now();
-        match observe(&self.settings.graph, self.settings.owner, known, version, now) {
-            Observation::ClaimNow | Observation::ClaimAt(_) | Observation::TakeOverAt(..) | Observation::Orphan => true,
-            Observation::Rest | Observation::StageMissing | Observation::AttemptsUsedUp | Observation::Ignore => false,
+        match observe(&self.settings.definitions, self.settings.owner, known, version, now) {
+            Observation::ClaimNow
+            | Observation::ClaimAt(_)
+            | Observation::TakeOverAt(..)
+            | Observation::Orphan
+            | Observation::Gone(_) => true,
+            Observation::Rest | Observation::AttemptsUsedUp | Observation::Ignore => false,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Whether a receiver may have forgotten the key that a row would be asked again under.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::call::idempotency_key;
 use postrider_core::error::Result;
-use postrider_core::work::{StageName, WorkKey};
+use postrider_core::work::WorkKey;
 
 use super::{Operator, WorkRow};
 use crate::store::WORK_HISTORY;
@@ -24,16 +24,19 @@ pub struct Expired {
 }
 
 impl Operator {
-    /// Of these rows those whose receiver may have acted longer ago than its stage keeps a key. Where the receiver's store is on this
+    /// Of these rows those whose receiver may have acted longer ago than a key of theirs is `kept`. Where the receiver's store is on this
     /// database and still has the key, it will answer from it, however long ago.
     ///
     /// The first attempt of the stage and epoch counts: the key was stored then, and nobody stores it again.
     ///
     /// # Errors
     /// What the server says.
-    pub async fn expired(&self, rows: &[WorkRow], retention: &BTreeMap<StageName, Duration>) -> Result<Vec<Expired>> {
+    pub async fn expired(
+        &self,
+        rows: &[WorkRow],
+        kept: &(dyn Fn(&WorkRow) -> Option<Duration> + Sync),
+    ) -> Result<Vec<Expired>> {
         let layout = &self.layout;
-        let kept = |row: &WorkRow| retention.get(&row.version.stage).copied();
         let asked: Vec<&WorkRow> = rows.iter().filter(|row| kept(row).is_some()).collect();
         if asked.is_empty() {
             return Ok(Vec::new());

@@ -101,10 +101,9 @@ impl Operator {
     fn columns(&self) -> String {
         let layout = &self.layout;
         format!(
-            "{}, t.{}::text, t.{}::text, t.{updated}::text, extract(epoch FROM now() - t.{updated})::float8",
+            "{}, t.{}::text, t.{updated}::text, extract(epoch FROM now() - t.{updated})::float8",
             layout.version_columns(),
             layout.last_error.name,
-            layout.definition.name,
             updated = layout.updated_at.name,
         )
     }
@@ -113,13 +112,12 @@ impl Operator {
         let layout = &self.layout;
         let rows = self.connection.query(&text.into(), parameters).await?;
         let mut left_out = LeftOut::default();
-        let first = layout.key.len() + 10;
+        let first = layout.key.len() + 11;
         let read = |row| {
             let mut cells = Cells::new(row, first);
             Ok(WorkRow {
                 version: layout.read_version(row, 0)?,
                 reason: cells.take(&layout.last_error)?,
-                definition: cells.take(&layout.definition)?,
                 updated_at: cells.take(&layout.updated_at)?,
                 age_seconds: cells.take(&layout.updated_at)?,
             })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postrider_core::error::Result;
 use postrider_core::ports::{Checkpoint, CheckpointReply, Claim, Transition};
-use postrider_core::work::{OwnerId, StageName, StageState};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState};
 use tokio_postgres::Row;
 
 use super::cells::{Cells, LeftOut, Unreadable};
@@ -227,7 +227,7 @@ fn read_reply<'a>(layout: &'a Layout, checkpoint: &Checkpoint, row: &Row) -> Res
         attempt: cells.take_count(&layout.attempt_count)?,
         deferrals: cells.take_count(&layout.deferral_count)?,
         epoch: cells.take_count(&layout.epoch)?,
-        definition: cells.take(&layout.definition)?,
+        definition: cells.take::<Option<&str>>(&layout.definition)?.map(DefinitionName::new),
         payload: cells.take(&layout.payload)?,
         payload_changed: false,
     }))

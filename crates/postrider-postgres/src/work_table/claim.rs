@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use postrider_core::error::Result;
 use postrider_core::ports::{Claim, ClaimReply, ClaimRequest};
-use postrider_core::work::{OwnerId, StageState};
+use postrider_core::work::{DefinitionName, OwnerId, StageState};
 use tokio_postgres::Row;
 
 use super::cells::{Cells, LeftOut, Unreadable};
@@ -17,8 +17,15 @@ use super::layout::{Layout, assignments, key_parameters, micros};
 use crate::client::{Connection, Parameters};
 
 /// The columns of `asked` behind the key.
-const ASKED: [(&str, &str); 5] =
-    [("text", "stage"), ("int8", "fence"), ("int8", "attempt_limit"), ("int8", "lease_micros"), ("bool", "take_over")];
+const ASKED: [(&str, &str); 7] = [
+    ("text", "stage"),
+    ("int8", "fence"),
+    ("int8", "attempt_limit"),
+    ("int8", "lease_micros"),
+    ("bool", "take_over"),
+    ("text", "definition"),
+    ("text", "refusal"),
+];
 
 /// The statements for a table.
 #[derive(Debug)]
@@ -93,6 +100,9 @@ fn parameters(width: usize, owner: OwnerId, requests: &[ClaimRequest], dead: &[O
     parameters.push(Box::new(requests.iter().map(|request| i64::from(request.attempt_limit)).collect::<Vec<_>>()));
     parameters.push(Box::new(requests.iter().map(|request| micros(request.lease)).collect::<Vec<_>>()));
     parameters.push(Box::new(requests.iter().map(|request| request.take_over).collect::<Vec<_>>()));
+    parameters
+        .push(Box::new(requests.iter().map(|request| request.definition.as_str().to_owned()).collect::<Vec<_>>()));
+    parameters.push(Box::new(requests.iter().map(|request| request.refusal.clone()).collect::<Vec<_>>()));
     parameters.push(Box::new(owner.to_string()));
     parameters.push(Box::new(dead.iter().map(OwnerId::to_string).collect::<Vec<_>>()));
     Ok(parameters)
@@ -110,12 +120,14 @@ fn dead_owners(layout: &Layout) -> String {
 fn guard(layout: &Layout) -> String {
     let Layout { stage, stage_state, attempt_count, fence, next_attempt_at, lease_until, lease_owner, .. } = layout;
     format!(
-        "t.{stage}::text = asked.stage AND t.{fence} = asked.fence AND (\
+        "t.{stage}::text = asked.stage AND t.{fence} = asked.fence \
+         AND (asked.refusal IS NULL OR coalesce(t.{definition}::text, asked.definition) = asked.definition) AND (\
            (t.{state}::text IN ('PENDING', 'RETRY') AND t.{attempts} < asked.attempt_limit \
-            AND (t.{next} IS NULL OR t.{next} <= now())) \
+            AND (t.{next} IS NULL OR t.{next} <= now() OR asked.refusal IS NOT NULL)) \
            OR (asked.take_over AND t.{state}::text = 'RUNNING' \
                AND (t.{until} IS NULL OR t.{until} < now() OR t.{lease_owner} = ANY ({dead}))))",
         stage = stage.name,
+        definition = layout.definition.name,
         fence = fence.name,
         state = stage_state.name,
         attempts = attempt_count.name,
@@ -136,22 +148,47 @@ fn lost(layout: &Layout) -> String {
     )
 }
 
-/// The attempts are below the limit in every row that passes the guard, but for one that is taken over.
+/// The attempts are below the limit in every row that passes the guard, but for one that is taken over. A refused row is left as it
+/// was, but for its state.
 fn change(layout: &Layout) -> String {
-    let Layout { attempt_count, stage_state, request_hash, last_error, .. } = layout;
+    let Layout { attempt_count, stage_state, request_hash, last_error, definition, .. } = layout;
     let spent = format!("t.{} >= asked.attempt_limit", attempt_count.name);
+    let refused = "asked.refusal IS NOT NULL";
+    let rests = format!("{refused} OR {spent}");
     let owner = owner(layout);
     assignments(&[
         (&layout.fence, format!("t.{} + 1", layout.fence.name)),
-        (attempt_count, format!("t.{0} + CASE WHEN {spent} THEN 0 ELSE 1 END", attempt_count.name)),
-        (stage_state, format!("(CASE WHEN {spent} THEN 'UNKNOWN' ELSE 'RUNNING' END)::{}", stage_state.type_name)),
-        (&layout.lease_owner, format!("CASE WHEN {spent} THEN NULL ELSE {owner} END")),
+        (attempt_count, format!("t.{0} + CASE WHEN {rests} THEN 0 ELSE 1 END", attempt_count.name)),
+        (
+            stage_state,
+            format!(
+                "(CASE WHEN {refused} THEN 'NON_RESUMABLE' WHEN {spent} THEN 'UNKNOWN' ELSE 'RUNNING' END)::{}",
+                stage_state.type_name
+            ),
+        ),
+        (&layout.lease_owner, format!("CASE WHEN {rests} THEN NULL ELSE {owner} END")),
         (
             &layout.lease_until,
-            format!("CASE WHEN {spent} THEN NULL ELSE now() + asked.lease_micros * interval '1 microsecond' END"),
+            format!("CASE WHEN {rests} THEN NULL ELSE now() + asked.lease_micros * interval '1 microsecond' END"),
         ),
-        (request_hash, format!("coalesce(t.{}, sha256(convert_to(asked.payload_text, 'UTF8')))", request_hash.name)),
-        (last_error, format!("CASE WHEN {spent} THEN 'AT_LIMIT' ELSE t.{} END", last_error.name)),
+        (
+            request_hash,
+            format!(
+                "CASE WHEN {refused} THEN t.{0} ELSE coalesce(t.{0}, sha256(convert_to(asked.payload_text, 'UTF8'))) END",
+                request_hash.name
+            ),
+        ),
+        (
+            last_error,
+            format!("coalesce(asked.refusal, CASE WHEN {spent} THEN 'AT_LIMIT' ELSE t.{} END)", last_error.name),
+        ),
+        (
+            definition,
+            format!(
+                "CASE WHEN {refused} THEN t.{0} ELSE coalesce(t.{0}, asked.definition::{1}) END",
+                definition.name, definition.type_name
+            ),
+        ),
         (&layout.updated_at, "now()".to_owned()),
     ])
 }
@@ -168,8 +205,10 @@ fn read_reply<'a>(layout: &'a Layout, request: &ClaimRequest, row: &Row) -> Resu
     let mut cells = Cells::new(row, 1);
     let state: StageState = cells.take_word(&layout.stage_state)?;
     let fence = cells.take(&layout.fence)?;
-    if state == StageState::Unknown {
-        return Ok(ClaimReply::AtLimit { key: request.key.clone(), fence });
+    match state {
+        StageState::Unknown => return Ok(ClaimReply::AtLimit { key: request.key.clone(), fence }),
+        StageState::NonResumable => return Ok(ClaimReply::Parked { key: request.key.clone(), fence }),
+        _ => {}
     }
     Ok(ClaimReply::Claimed(Claim {
         key: request.key.clone(),
@@ -178,7 +217,7 @@ fn read_reply<'a>(layout: &'a Layout, request: &ClaimRequest, row: &Row) -> Resu
         attempt: cells.take_count(&layout.attempt_count)?,
         deferrals: cells.take_count(&layout.deferral_count)?,
         epoch: cells.take_count(&layout.epoch)?,
-        definition: cells.take(&layout.definition)?,
+        definition: cells.take::<Option<&str>>(&layout.definition)?.map(DefinitionName::new),
         payload: cells.take(&layout.payload)?,
         payload_changed: cells.take(&layout.request_hash)?,
     }))

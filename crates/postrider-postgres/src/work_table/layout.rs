@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::route::WorkMapping;
+use postrider_core::route::{DEFINITION_COLUMN, WorkMapping};
 use postrider_core::time::Timestamp;
-use postrider_core::work::{OwnerId, StageName, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, WorkKey, WorkVersion};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
@@ -85,7 +85,7 @@ impl Layout {
             closed_at: column(&mapping.closed_at)?,
             request_hash: column("request_hash")?,
             payload: column("payload")?,
-            definition: column("definition")?,
+            definition: column(DEFINITION_COLUMN)?,
             last_error: column("last_error")?,
             updated_at: column("updated_at")?,
             history,
@@ -138,8 +138,9 @@ impl Layout {
     /// The columns of a row version in the order that `read_version` takes them.
     pub(crate) fn version_columns(&self) -> String {
         let mut columns: Vec<String> = self.key.iter().map(|column| format!("t.{}::text", column.name)).collect();
-        columns.push(format!("t.{}::text", self.stage.name));
-        columns.push(format!("t.{}::text", self.stage_state.name));
+        for text in [&self.definition, &self.stage, &self.stage_state] {
+            columns.push(format!("t.{}::text", text.name));
+        }
         for number in [&self.attempt_count, &self.deferral_count, &self.fence, &self.epoch] {
             columns.push(format!("t.{}::int8", number.name));
         }
@@ -157,6 +158,7 @@ impl Layout {
         let mut cells = Cells::new(row, first);
         Ok(WorkVersion {
             key: self.read_key(&mut cells)?,
+            definition: cells.take::<Option<&str>>(&self.definition)?.map(DefinitionName::new),
             stage: StageName::new(cells.take(&self.stage)?),
             state: cells.take_word(&self.stage_state)?,
             attempt_count: cells.take_count(&self.attempt_count)?,

@@ -190,8 +190,8 @@ async fn a_row_filter_and_a_short_column_list_are_found() {
     assert!(ready.broken_by("SELECT 1").await.is_empty(), "what is printed cures it");
     ready.remove().await;
     expect![[r#"
-    error PR010 The publication "NAME" filters the rows of "public"."outbox_event".
-    error PR010 The publication "NAME" leaves out columns of "public"."pending_work" that we need: "stage_state", "epoch", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "closed_at"."#]]
+        error PR010 The publication "NAME" filters the rows of "public"."outbox_event".
+        error PR010 The publication "NAME" leaves out columns of "public"."pending_work" that we need: "definition", "stage_state", "epoch", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "closed_at"."#]]
     .assert_eq(&found.join("\n"));
 }
 
@@ -213,7 +213,7 @@ async fn a_role_without_rights_is_told_which() {
     ready.remove().await;
     expect![[r#"
         error Our role may not use replication.
-        error Our role lacks the privilege UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "closed_at", "last_error", "updated_at") on "public"."pending_work".
+        error Our role lacks the privilege UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "closed_at", "last_error", "definition", "updated_at") on "public"."pending_work".
         error Our role may not use the schema of postrider.work_history.
         error Our role lacks the privilege SELECT, INSERT, DELETE on postrider.work_history.
         warning Our role lacks the privilege SELECT on "public"."outbox_event"."#]]

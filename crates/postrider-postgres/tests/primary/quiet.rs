@@ -2,7 +2,7 @@
 
 use postrider_core::ports::{ClaimReply, ClaimRequest, WorkTable};
 use postrider_core::route::WorkMapping;
-use postrider_core::work::{OwnerId, StageName, WorkKey};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, WorkKey};
 use postrider_postgres::{PgWorkTable, SetupSettings, SourceObjects, StepOutcome, WorkTableSettings, apply, check};
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ fn claim_of(quote: &str, seen_fence: i64) -> ClaimRequest {
         attempt_limit: 5,
         lease: Duration::from_secs(60),
         take_over: false,
+        definition: DefinitionName::new("quote@1"),
+        refusal: None,
     }
 }
 
@@ -78,9 +80,9 @@ async fn other_sessions_changes_are_told_and_an_executors_are_not() {
         .await;
     database.run("BEGIN; UPDATE pending_work SET fence = 99; ROLLBACK").await;
     database.run("TRUNCATE pending_work").await;
-    let rest = r#""stage" : "PRICING", "stage_state" : "PENDING", "attempt_count" : "0", "deferral_count" : "0", "fence" : "0", "epoch" : "0", "next_attempt_at" : null, "lease_until" : null, "lease_owner" : null, "closed_at" : null}"#;
+    let rest = r#""stage" : "PRICING", "stage_state" : "PENDING", "attempt_count" : "0", "deferral_count" : "0", "fence" : "0", "epoch" : "0", "next_attempt_at" : null, "lease_until" : null, "lease_owner" : null, "closed_at" : null, "definition" : null}"#;
     let expected = [
-        r#"{"key" : ["g", "1"], "stage" : "PRICING", "stage_state" : "RETRY", "attempt_count" : "1", "deferral_count" : "0", "fence" : "9", "epoch" : "0", "next_attempt_at" : "infinity", "lease_until" : null, "lease_owner" : null, "closed_at" : null}"#,
+        r#"{"key" : ["g", "1"], "stage" : "PRICING", "stage_state" : "RETRY", "attempt_count" : "1", "deferral_count" : "0", "fence" : "9", "epoch" : "0", "next_attempt_at" : "infinity", "lease_until" : null, "lease_owner" : null, "closed_at" : null, "definition" : "quote@1"}"#,
         &format!(r#"{{"key" : ["g", "a \"b\""], "was" : ["g", "2"], {rest}"#),
         r#"{"gone" : ["g", "1"]}"#,
         "truncate",

@@ -6,7 +6,7 @@ use expect_test::expect;
 use postrider_core::error::ErrorKind;
 use postrider_core::ports::{ClaimReply, ClaimRequest, Primary, Transition, WorkTable};
 use postrider_core::route::WorkMapping;
-use postrider_core::work::{OwnerId, StageName, WorkKey};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, WorkKey};
 use postrider_postgres::{
     Circumstances, PgPrimary, PgWorkTable, SetupSettings, StepObject, StepOutcome, WorkIdentity, WorkTableSettings,
     apply, check, plan,
@@ -24,13 +24,13 @@ fn the_plan_prints_the_publication_before_the_slot() {
     let statements: Vec<_> =
         steps.iter().filter(|step| !step.sql.contains("CREATE TABLE")).map(|step| step.sql.as_str()).collect();
     expect![[r#"
-        CREATE PUBLICATION "quoting" FOR TABLE "public"."outbox_event", "public"."pending_work" ("group_id", "quote_id", "stage", "stage_state", "epoch", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "closed_at")
+        CREATE PUBLICATION "quoting" FOR TABLE "public"."outbox_event", "public"."pending_work" ("group_id", "quote_id", "definition", "stage", "stage_state", "epoch", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "closed_at")
             WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true);
         CREATE ROLE "quoting_role" LOGIN REPLICATION;
         GRANT USAGE ON SCHEMA "public" TO "quoting_role";
         GRANT SELECT ON "public"."outbox_event" TO "quoting_role";
         GRANT SELECT ON "public"."pending_work" TO "quoting_role";
-        GRANT UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "last_error", "updated_at", "closed_at") ON "public"."pending_work" TO "quoting_role";
+        GRANT UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "last_error", "updated_at", "definition", "closed_at") ON "public"."pending_work" TO "quoting_role";
         GRANT USAGE ON SCHEMA postrider TO "quoting_role";
         GRANT SELECT, INSERT, DELETE ON postrider.work_history TO "quoting_role";
         SELECT pg_create_logical_replication_slot('quoting', 'pgoutput');"#]]
@@ -101,6 +101,8 @@ async fn the_role_can_do_its_work_and_nothing_else() {
         attempt_limit: 1,
         lease: Duration::from_secs(60),
         take_over: false,
+        definition: DefinitionName::new("quote@1"),
+        refusal: None,
     };
     // Two requests, so that the statement for batches is run, which locks rows.
     let other = ClaimRequest { key: WorkKey::new(["g", "none"]), ..request.clone() };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::database::{Database, canonical_mapping, eventually};
 use postrider_core::error::ErrorKind;
 use postrider_core::ports::{Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, Transition, WorkTable};
-use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use postrider_postgres::{PgWorkTable, WorkTableSettings};
 
 pub(crate) const ONE: OwnerId = OwnerId(1);
@@ -19,7 +19,17 @@ pub(crate) fn key(number: usize) -> WorkKey {
 
 pub(crate) fn ask(key: WorkKey, seen_fence: i64) -> ClaimRequest {
     let stage = StageName::new("PRICING");
-    ClaimRequest { key, stage, seen_fence, attempt_limit: 5, lease: MINUTE, take_over: false }
+    let definition = DefinitionName::new("quote@3");
+    ClaimRequest {
+        key,
+        stage,
+        seen_fence,
+        attempt_limit: 5,
+        lease: MINUTE,
+        take_over: false,
+        definition,
+        refusal: None,
+    }
 }
 
 fn take_over(key: WorkKey, seen_fence: i64) -> ClaimRequest {
@@ -38,6 +48,7 @@ pub(crate) fn claimed(replies: Vec<ClaimReply>) -> Vec<Claim> {
     let claim = |reply| match reply {
         ClaimReply::Claimed(claim) => claim,
         ClaimReply::AtLimit { .. } => panic!("a row is at its limit"),
+        ClaimReply::Parked { .. } => panic!("nothing was refused"),
     };
     replies.into_iter().map(claim).collect()
 }
@@ -99,7 +110,7 @@ async fn a_claim_carries_what_the_request_needs() {
         attempt: 1,
         deferrals: 0,
         epoch: 0,
-        definition: Some("quote@1".to_owned()),
+        definition: Some(DefinitionName::new("quote@1")),
         payload: r#"{"n": 0}"#.to_owned(),
         payload_changed: false,
     };
@@ -252,7 +263,7 @@ async fn e13_a_take_over_at_the_limit_ends_in_unknown() {
     assert_eq!(table.claim(TWO, &[limited(0, 0, false), limited(1, 0, false)], &[]).await.unwrap().len(), 2);
     let mut replies = table.claim(ONE, &[limited(0, 1, true), limited(1, 1, true)], &[TWO]).await.unwrap();
     replies.sort_by_key(|reply| match reply {
-        ClaimReply::AtLimit { key, .. } => key.clone(),
+        ClaimReply::AtLimit { key, .. } | ClaimReply::Parked { key, .. } => key.clone(),
         ClaimReply::Claimed(claim) => claim.key.clone(),
     });
     assert_eq!(replies, [0, 1].map(|number| ClaimReply::AtLimit { key: key(number), fence: 2 }));

@@ -5,7 +5,7 @@ use crate::config::{self, Configuration, Unusable, Work};
 use crate::succession::{self, GAP_HINT, describe, look};
 use crate::{exit, output, wiring};
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::stage::StageClass;
+use postrider_core::stage::{Gone, StageClass, Step};
 use postrider_postgres::{Finding, Severity, Subject};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -134,6 +134,9 @@ async fn look_at(configuration: &Configuration) -> Vec<Item> {
         Ok(findings) => {
             items.extend(findings.iter().map(item));
             if items.iter().all(|item| item.error().is_none()) {
+                items.extend(look_at_open_rows(configuration).await);
+            }
+            if items.iter().all(|item| item.error().is_none()) {
                 items.push(Item::good("database"));
             }
         }
@@ -157,11 +160,11 @@ async fn look_at(configuration: &Configuration) -> Vec<Item> {
 /// Stages whose receiver keeps its answers, nobody knows how long.
 fn keys_without_end(work: &Work) -> impl Iterator<Item = Item> {
     let unknown = work
-        .graph
-        .stages()
-        .filter(|policy| policy.class == StageClass::Keyed && !work.key_retention.contains_key(&policy.name));
-    unknown.map(|policy| Item {
-        part: format!("stage {}", policy.name),
+        .definitions
+        .steps()
+        .filter(|(step, policy)| policy.class == StageClass::Keyed && !work.key_retention.contains_key(step));
+    unknown.map(|(step, _)| Item {
+        part: format!("stage {step}"),
         verdict: Verdict::Remark {
             word: "note",
             code: ErrorKind::Configuration.code(),
@@ -169,6 +172,39 @@ fn keys_without_end(work: &Work) -> impl Iterator<Item = Item> {
             hint: "Add `key_retention = \"…\"` to the stage.".to_owned(),
         },
     })
+}
+
+/// Open rows that nobody could start with this configuration.
+async fn look_at_open_rows(configuration: &Configuration) -> Vec<Item> {
+    let Some(work) = &configuration.work else { return Vec::new() };
+    let steps = match postrider_postgres::open_steps(&configuration.source.options, &work.mapping).await {
+        Ok(steps) => steps,
+        Err(error) => return vec![Item::wrong("work table", error)],
+    };
+    let lacking = steps.iter().filter_map(|open| {
+        let step = work.definitions.step(open.definition.as_ref(), &open.stage);
+        let gone = work.definitions.policy(&step).err()?;
+        Some(Item::wrong("work table", gone_error(gone, &step, open.row_count)))
+    });
+    lacking.collect()
+}
+
+fn gone_error(gone: Gone, step: &Step, row_count: u64) -> Error {
+    let (definition, stage) = (step.definition.as_str().escape_debug(), step.stage.as_str().escape_debug());
+    let rows = if row_count == 1 { "1 open row is".to_owned() } else { format!("{row_count} open rows are") };
+    let (place, cure) = match gone {
+        Gone::Version => (
+            format!("{rows} under the definition \"{definition}\", in its stage \"{stage}\""),
+            "Add the definition as [[work.earlier]], with its stages, until no open row is under it any more.",
+        ),
+        Gone::Stage => (
+            format!("{rows} in the stage \"{stage}\" of the definition \"{definition}\""),
+            "Add the stage to the definition. What changes stages is a new definition: keep the earlier one as [[work.earlier]].",
+        ),
+    };
+    Error::new(ErrorKind::Table, "open rows are where the configuration has no stage")
+        .with_detail(format!("{place}, which the configuration does not have: `run` parks them ({}).", gone.as_str()))
+        .with_hint(cure)
 }
 
 /// What `run` would say of journal and slot together; what was said of the slot already is not said again.

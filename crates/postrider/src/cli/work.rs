@@ -17,6 +17,7 @@ use postrider_core::stage::{END, Next};
 use postrider_core::work::{StageName, StageState, WorkKey};
 use postrider_postgres::{Access, ConnectOptions, Operator, WorkRow};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// Look at work rows, and order by hand what becomes of them
 #[derive(Debug, clap::Args)]
@@ -118,10 +119,12 @@ fn next_of(work: &config::Work, word: &str) -> Result<Next> {
 
 fn stage_of(work: &config::Work, word: &str) -> Result<StageName> {
     let stage = StageName::new(word);
-    if work.graph.stage(&stage).is_some() {
+    let stages = || work.definitions.graphs().flat_map(|(_, graph)| graph.stages());
+    if stages().any(|policy| policy.name == stage) {
         return Ok(stage);
     }
-    let known: Vec<&str> = work.graph.stages().map(|policy| policy.name.as_str()).collect();
+    let known: BTreeSet<&str> = stages().map(|policy| policy.name.as_str()).collect();
+    let known: Vec<&str> = known.into_iter().collect();
     Err(Error::new(ErrorKind::Configuration, "the configuration has no such stage")
         .with_detail(format!("Its stages are {}.", known.join(", "))))
 }
@@ -171,7 +174,7 @@ fn row_json(row: &WorkRow) -> Value {
         "owner": version.lease_owner.map(|owner| owner.to_string()),
         "closed": version.closed,
         "reason": row.reason,
-        "definition": row.definition,
+        "definition": version.definition.as_ref().map(|definition| definition.as_str()),
         "updated_at": row.updated_at,
         "age_seconds": row.age_seconds,
     })

@@ -7,12 +7,15 @@ use crate::config::typed;
 pub(crate) fn reference() -> String {
     let mut page = String::from(HEAD);
     if let Shape::Table(file) = typed::File::shape() {
-        table_section(&mut page, "Top level", "", TOP, &file);
+        table_section(&mut page, ("Top level", ""), TOP, &file, &mut Vec::new());
     }
     page
 }
 
 const TOP: &[&str] = &["Keys of the file itself: they stand before the first table."];
+
+/// Keys of a table that is not shown twice.
+const LONG: usize = 8;
 
 const HEAD: &str = "\
 # Configuration
@@ -25,8 +28,20 @@ a whole example.
 This page is printed by `postrider explain --configuration`.
 ";
 
-fn table_section(page: &mut String, title: &str, path: &str, doc: &[&str], table: &TableShape) {
+/// A table with as many keys as `LONG` is shown once; where it stands again, its own words name the first place.
+fn table_section(
+    page: &mut String,
+    (title, path): (&str, &str),
+    doc: &[&str],
+    table: &TableShape,
+    shown: &mut Vec<Vec<&'static str>>,
+) {
     page.push_str(&format!("\n## {title}\n\n{}\n", paragraph(doc)));
+    let names: Vec<&'static str> = table.keys.iter().map(|key| key.name).collect();
+    if names.len() >= LONG && shown.contains(&names) {
+        return;
+    }
+    shown.push(names);
     let (nested, plain): (Vec<&KeyShape>, Vec<&KeyShape>) =
         table.keys.iter().partition(|key| table_of(&key.shape).is_some());
     if !plain.is_empty() {
@@ -39,7 +54,7 @@ fn table_section(page: &mut String, title: &str, path: &str, doc: &[&str], table
         let path = if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
         let Some(inner) = table_of(&key.shape) else { continue };
         let title = if matches!(key.shape, Shape::List(_)) { format!("`[[{path}]]`") } else { format!("`[{path}]`") };
-        table_section(page, &title, &path, key.doc, inner);
+        table_section(page, (&title, &path), key.doc, inner, shown);
     }
 }
 

@@ -65,8 +65,9 @@ fn the_example_is_a_configuration() {
     assert_eq!(configuration.outbox_tables[1].columns.topic, None);
     assert_eq!(configuration.outbox_tables[1].columns.headers.as_deref(), Some("headers"));
     assert_eq!(configuration.outbox_prefixes.len(), 1);
-    assert_eq!(configuration.work.as_ref().unwrap().graph.stages().count(), 2);
-    assert_eq!(configuration.work.as_ref().unwrap().endpoints.len(), 2);
+    let work = configuration.work.as_ref().unwrap();
+    assert_eq!(work.definitions.current().as_str(), "quote@3");
+    assert_eq!((work.definitions.steps().count(), work.endpoints.len()), (3, 3));
     assert_eq!(configuration.sinks.len(), 2);
     assert_eq!(configuration.wal_guard_bytes, Some(4 << 30));
 }
@@ -111,6 +112,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         table = "w"
         history = { enabled = true, retention = "30d" }
         quiet = true
+        definition = "default@1"
         columns = { key = ["group_id", "quote_id"], stage = "stage", stage_state = "stage_state",
             attempt_count = "attempt_count", deferral_count = "deferral_count", fence = "fence", epoch = "epoch",
             next_attempt_at = "next_attempt_at", lease_until = "lease_until", lease_owner = "lease_owner",
@@ -393,6 +395,39 @@ next = 1
 }
 
 #[test]
+fn a_definition_has_a_name_of_its_own_and_a_version() {
+    let with = |work: &str| {
+        format!(
+            "source.url = \"postgres://u@h/d\"\njournal.dir = \"d\"\n[work]\ntable = \"w\"\n\
+             stage = [{{ name = \"A\", url = \"http://h/\", class = \"keyed\" }}]\n{work}"
+        )
+    };
+    let earlier = "name = \"A\"\nurl = \"http://h/\"\nclass = \"keyed\"\n";
+    check(
+        &with("definition = \"quote\"\n"),
+        expect![[
+            r#"6:14: `work.definition` is no name of a definition (write "name@version", as in "quote@3", in visible ASCII without blanks)"#
+        ]],
+    );
+    check(
+        &with("definition = \"q uote@1\"\n[[work.earlier]]\nname = \"quote@\"\n"),
+        expect![[r#"
+        6:14: `work.definition` is no name of a definition (write "name@version", as in "quote@3", in visible ASCII without blanks)
+        7:1: `work.earlier.stage` is missing
+        8:8: `work.earlier.name` is no name of a definition (write "name@version", as in "quote@3", in visible ASCII without blanks)"#]],
+    );
+    check(
+        &with(&format!(
+            "definition = \"q@2\"\n[[work.earlier]]\nname = \"q@2\"\n[[work.earlier.stage]]\n{earlier}[[work.earlier]]\n[[work.earlier.stage]]\n{earlier}next = \"B\"\n"
+        )),
+        expect![[r#"
+            7:1: the definition "q@2" stands here twice
+            13:1: `work.earlier.name` is missing
+            18:8: `work.stage.next` names no stage, "B" (did you mean `A`?)"#]],
+    );
+}
+
+#[test]
 fn a_class_must_be_given_and_be_of_this_version() {
     check_stage(
         "name = \"A\", url = \"http://h/\"",
@@ -579,7 +614,7 @@ fn a_rate_has_a_burst_and_an_endpoint_is_known_by_where_it_is() {
         burst = 7
     "#;
     let work = read(text).unwrap().work.unwrap();
-    let rates: Vec<_> = work.graph.stages().map(|stage| stage.rate.unwrap()).collect();
+    let rates: Vec<_> = work.definitions.steps().map(|(_, stage)| stage.rate.unwrap()).collect();
     let (second, minute, hour) = (Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(3_600));
     assert_eq!(rates, [Rate { calls: 100, per: second, burst: 10 }, Rate { calls: 5, per: minute, burst: 7 }]);
     let policy = EndpointPolicy { concurrency: Some(9), rate: Some(Rate { calls: 20, per: hour, burst: 1 }) };

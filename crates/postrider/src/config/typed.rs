@@ -184,6 +184,10 @@ typed_table! {
         fair_by: String,
         /// The table's own names for the columns; what is left out has the name of its key.
         columns: WorkColumns,
+        /// The definition, `"name@version"`, that the stages below are of: rows that have none get it at their first claim, and
+        /// keep it. Change it with the stages, and keep the earlier ones below as long as rows are under them.
+        /// Default: `"default@1"`, for a team that never changes its stages.
+        definition: String,
         /// Request headers of every stage; values as for a stage's.
         headers: BTreeMap<String, At<Secret>>,
         /// The certificates of every stage's connections, where its URL is `https` and it has no `tls` itself.
@@ -195,6 +199,19 @@ typed_table! {
         /// What an endpoint takes over all its stages, one each. Without it the stages' own limits hold alone.
         endpoint: Vec<At<WorkEndpoint>>,
         /// One stage of the workflow each. Mandatory.
+        stage: Vec<At<Stage>>,
+        /// Earlier definitions that open rows are still under, any number. A row under one that is nowhere is parked
+        /// (`VERSION_GONE`); `postrider check` counts them beforehand.
+        earlier: Vec<At<Earlier>>,
+    }
+}
+
+typed_table! {
+    /// A definition that no new row gets.
+    Earlier {
+        /// Its name, `"name@version"`, as the row's `definition` column has it. Mandatory.
+        name: String,
+        /// Its stages, with the same keys as `[[work.stage]]`. Mandatory.
         stage: Vec<At<Stage>>,
     }
 }

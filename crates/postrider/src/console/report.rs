@@ -60,6 +60,9 @@ pub(crate) struct WorkReport {
     pub(crate) calls_in_flight: i64,
     /// Open rows whose commit is in the log and waits, so that nobody can claim them yet.
     pub(crate) unseen_rows: i64,
+    /// Rows that were parked since the start because nobody here can start them: how many, by the reason.
+    #[serde(default)]
+    pub(crate) refused: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,6 +164,7 @@ impl Report {
                 open_rows: telemetry.open_rows.get(),
                 calls_in_flight: telemetry.calls_in_flight.get(),
                 unseen_rows: telemetry.unseen_rows.get(),
+                refused: status.refused,
             },
             consumers: consumers.collect(),
             stages: stages.collect(),
@@ -232,6 +236,12 @@ impl fmt::Display for Report {
                 self.work.unseen_rows
             )?;
         }
+        for (reason, rows) in &self.work.refused {
+            writeln!(f, "            parked since the start, {rows} rows: {reason}")?;
+        }
+        if !self.work.refused.is_empty() {
+            writeln!(f, "            {REFUSED_HINT}")?;
+        }
         for (name, stage) in &self.stages {
             let StageReport { class, endpoint, last_at, last, cure, .. } = stage;
             writeln!(f, "stage {name} ({class}, {endpoint}): {stage}")?;
@@ -264,6 +274,9 @@ impl fmt::Display for Report {
         Ok(())
     }
 }
+
+/// What to do about rows that nobody here can start.
+const REFUSED_HINT: &str = "Give the configuration what they lack ([[work.earlier]] holds a definition that is no longer current), start again, raise each row's fence and make it PENDING.";
 
 /// What a consumer is to the slot and the journal. The stages' rows are the truth, so nobody waits for their place in the log.
 fn role(name: &str, required: bool) -> &'static str {
@@ -357,6 +370,9 @@ mod tests {
         });
         telemetry.update_stage("BINDING", StageClass::Natural, |calls| calls.note_good(Timestamp(0)));
         telemetry.open_rows.set(3);
+        telemetry.update(|status| {
+            status.refused.insert("VERSION_GONE: the configuration has no definition \"quote@1\"".to_owned(), 2);
+        });
         let endpoints = BTreeMap::from([("PRICING".to_owned(), "http://quoting:80".to_owned())]);
         let mut report = Report::new(&telemetry, Timestamp(2), vec!["No heartbeat.".to_owned()], &endpoints);
         report.process_id = 1;
@@ -373,6 +389,8 @@ mod tests {
             heartbeat:  1970-01-01T00:00:00.000000Z
             slot keeps: 0 bytes
             work:       3 open rows, 0 calls in flight
+                        parked since the start, 2 rows: VERSION_GONE: the configuration has no definition "quote@1"
+                        Give the configuration what they lack ([[work.earlier]] holds a definition that is no longer current), start again, raise each row's fence and make it PENDING.
             stage APPROVAL (natural, ): 1 of 10 calls in the last 10 minutes came to no good end
                         the last at 1970-01-01T00:00:00.000000Z: HTTP_500
                         Its rows are asked again under the same key and use their `attempts`; a row without any left waits for a person. Look into the receiver's log.

@@ -138,7 +138,7 @@ fn a_server_that_does_not_answer_is_one_clear_error() {
     let ended = end_of(&["check", "-c", file]);
     assert_eq!(ended.code, Some(3));
     assert!(ended.stdout.contains("ok      configuration\nwrong   database: PR011: "), "{}", ended.stdout);
-    assert!(ended.stdout.contains("wrong   stage PRICING: PR017: "), "{}", ended.stdout);
+    assert!(ended.stdout.contains("wrong   stage PRICING of default@1: PR017: "), "{}", ended.stdout);
     for to_type in ["pg_isready -h '127.0.0.1' -p 1\n", "curl -i http://127.0.0.1:1/\n"] {
         assert!(ended.stdout.contains(to_type), "{to_type:?} is not in: {}", ended.stdout);
     }

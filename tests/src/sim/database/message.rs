@@ -24,6 +24,7 @@ pub fn description(oid: u32) -> Vec<u8> {
             "lease_until",
             "lease_owner",
             "closed_at",
+            "definition",
             "payload",
         ];
         ("pending_work", names, 2)
@@ -104,6 +105,7 @@ fn notice(stored: &Stored) -> Vec<u8> {
         "lease_until": version.lease_until.map(timestamp),
         "lease_owner": version.lease_owner.map(|owner| owner.to_string()),
         "closed_at": version.closed.then_some("2026-01-01 00:00:00+00"),
+        "definition": version.definition.as_ref().map(|definition| definition.as_str()),
     });
     notice.to_string().into_bytes()
 }
@@ -125,6 +127,7 @@ fn encode_work(out: &mut Vec<u8>, stored: &Stored, insert: bool) {
     values.extend(times.iter().map(|time| optional(time.as_deref())));
     values.push(optional(owner.as_deref()));
     values.push(optional(version.closed.then_some("2026-01-01 00:00:00+00")));
+    values.push(optional(version.definition.as_ref().map(|definition| definition.as_str())));
     if insert {
         values.push(TupleValue::Text(stored.payload.as_bytes()));
         encode::insert(out, WORK_OID, &values);

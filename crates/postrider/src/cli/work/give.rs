@@ -147,7 +147,11 @@ impl Giving<'_> {
         let mut since = None;
         let mut expired = BTreeMap::new();
         if self.order.asks_again() {
-            let found = self.operator.expired(&rows, &self.work.key_retention).await?;
+            let kept = |row: &WorkRow| {
+                let step = self.work.definitions.step(row.version.definition.as_ref(), &row.version.stage);
+                self.work.key_retention.get(&step).copied()
+            };
+            let found = self.operator.expired(&rows, &kept).await?;
             expired = found.into_iter().map(|expired| (expired.key, expired.since)).collect();
         }
         let mut fitting: Vec<(Ordered, Vec<WorkRow>)> = Vec::new();

@@ -7,8 +7,8 @@ use crate::config::quantity::Span;
 use crate::config::table::{Names, suggest};
 use crate::config::typed;
 use postrider_core::route::WorkMapping;
-use postrider_core::stage::{Backoff, END, GraphProblem, Next, StageClass, StageGraph, StagePolicy};
-use postrider_core::work::StageName;
+use postrider_core::stage::{Backoff, Definitions, END, GraphProblem, Next, StageClass, StageGraph, StagePolicy, Step};
+use postrider_core::work::{DefinitionName, StageName};
 use postrider_delivery::Endpoint;
 use postrider_engine::EndpointPolicy;
 use std::collections::BTreeMap;
@@ -20,6 +20,8 @@ const REQUEST_BYTES: u64 = 16 << 20;
 
 /// So long the history of a workflow that has ended is kept, where nothing else is typed.
 const HISTORY_RETENTION: Duration = Duration::from_secs(30 * 86_400);
+/// What rows without a definition get where the configuration names none.
+const DEFAULT_DEFINITION: &str = "default@1";
 
 #[derive(Debug)]
 pub(crate) struct Work {
@@ -30,13 +32,22 @@ pub(crate) struct Work {
     pub(crate) quiet: bool,
     /// Which part of the key names a row's group.
     pub(crate) fair_by: Option<usize>,
-    pub(crate) graph: StageGraph,
-    /// How long receivers keep a key, where that is known.
-    pub(crate) key_retention: BTreeMap<StageName, Duration>,
-    /// One for each stage of the graph.
-    pub(crate) endpoints: BTreeMap<StageName, Endpoint>,
+    pub(crate) definitions: Definitions,
+    /// One for each step.
+    pub(crate) endpoints: BTreeMap<Step, Endpoint>,
+    /// How long the receivers of steps keep a key, where that is known.
+    pub(crate) key_retention: BTreeMap<Step, Duration>,
     /// What endpoints take over all their stages, by origin.
     pub(crate) endpoint_policies: BTreeMap<Arc<str>, EndpointPolicy>,
+}
+
+/// What the stages of all definitions say beside their policies.
+#[derive(Debug, Default)]
+struct Found {
+    /// The configuration has a history.
+    has_history: bool,
+    endpoints: BTreeMap<Step, Endpoint>,
+    key_retention: BTreeMap<Step, Duration>,
 }
 
 /// Where a stage's parts stand, for what is only wrong when all stages are looked at together.
@@ -70,41 +81,37 @@ impl Reader<'_> {
             signing_secret: work.signing_secret,
         };
         let history = self.history(work.history.map(|history| history.value).unwrap_or_default(), replay_window);
-        let typed_stages = work.stage.map(|stages| stages.value).unwrap_or_default();
-        if typed_stages.is_empty() {
-            return self.missing(place, "work.stage");
-        }
-        let mut policies = Vec::new();
-        let mut endpoints = BTreeMap::new();
-        let mut places = Vec::new();
-        let mut incomplete = false;
-        let mut key_retention = BTreeMap::new();
-        for At { value: mut stage, place } in typed_stages {
-            let kept = stage.key_retention.take().map(|kept| self.key_retention(kept, history));
-            let next = stage.next.iter().flat_map(|next| &next.value.0);
-            let next = next.map(|next| (next.value.clone(), next.place)).collect();
-            match self.stage(stage, &access, place) {
-                Some((policy, endpoint)) => {
-                    key_retention.extend(kept.map(|kept| (policy.name.clone(), kept)));
-                    places.push(StagePlaces { name: policy.name.clone(), table: place, next });
-                    endpoints.extend(endpoint.map(|endpoint| (policy.name.clone(), endpoint)));
-                    policies.push(policy);
-                }
-                None => incomplete = true,
+        let mut found = Found { has_history: history.is_some(), ..Found::default() };
+        let current = self.definition_name(work.definition, "work.definition");
+        let current = current.unwrap_or_else(|| DefinitionName::new(DEFAULT_DEFINITION));
+        let graph = self.definition(&current, work.stage, (place, "work.stage"), (&access, &mut found));
+        let mut earlier = Vec::new();
+        for At { value: definition, place } in work.earlier.map(|earlier| earlier.value).unwrap_or_default() {
+            let name = self.mandatory(definition.name, place, "work.earlier.name");
+            let name = self.definition_name(name, "work.earlier.name").unwrap_or_else(|| DefinitionName::new(""));
+            if name == current || earlier.iter().any(|(known, _)| *known == name) {
+                self.problems.report(place, format!("the definition \"{name}\" stands here twice"));
             }
+            let graph = self.definition(&name, definition.stage, (place, "work.earlier.stage"), (&access, &mut found));
+            earlier.push((name, graph));
         }
+        let graphs = || std::iter::once(&graph).chain(earlier.iter().map(|(_, graph)| graph));
+        let step_count: usize = graphs().flatten().map(|graph| graph.stages().count()).sum();
+        let Found { endpoints, key_retention, .. } = found;
+        let all_known = graphs().all(Option::is_some) && endpoints.len() == step_count;
         let origins: Vec<&str> = endpoints.values().map(Endpoint::origin).collect();
-        let all_known = !incomplete && endpoints.len() == policies.len();
         let endpoint_policies = self.endpoint_policies(work.endpoint, all_known.then_some(&origins));
-        // Where a stage has no name, a `next` that names no stage may mean that one.
-        let graph = if incomplete { None } else { self.graph(policies, &places) };
+        let mut definitions = Definitions::new(current, graph?);
+        for (name, graph) in earlier {
+            definitions = definitions.with_earlier(name, graph?);
+        }
         let quiet = work.quiet.is_none_or(|quiet| quiet.value);
         Some(Work {
             mapping: mapping?,
             history,
             quiet,
             fair_by,
-            graph: graph?,
+            definitions,
             key_retention,
             endpoints,
             endpoint_policies,
@@ -112,9 +119,9 @@ impl Reader<'_> {
     }
 
     /// How old a key is tells the history alone: every write of the row changes the row's own time.
-    fn key_retention(&mut self, typed: At<Span>, history: Option<Duration>) -> Duration {
+    fn key_retention(&mut self, typed: At<Span>, has_history: bool) -> Duration {
         const PATH: &str = "work.stage.key_retention";
-        if history.is_none() {
+        if !has_history {
             self.problems.report_with_hint(
                 typed.place,
                 format!("`{PATH}` takes a history"),
@@ -122,6 +129,55 @@ impl Reader<'_> {
             );
         }
         self.span(PATH, Some(typed), Duration::ZERO)
+    }
+
+    /// A name of the form `name@version`.
+    fn definition_name(&mut self, typed: Option<At<String>>, path: &str) -> Option<DefinitionName> {
+        let At { value: text, place } = typed?;
+        let parts = text.split_once('@').filter(|(name, version)| !name.is_empty() && !version.is_empty());
+        if parts.is_none() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            self.problems.report_with_hint(
+                place,
+                format!("`{path}` is no name of a definition"),
+                "write \"name@version\", as in \"quote@3\", in visible ASCII without blanks",
+            );
+            return None;
+        }
+        Some(DefinitionName::new(&text))
+    }
+
+    /// The stages of one definition, and where each is called.
+    fn definition(
+        &mut self,
+        name: &DefinitionName,
+        stages: Option<At<Vec<At<typed::Stage>>>>,
+        (place, path): (Place, &str),
+        (access, found): (&Access, &mut Found),
+    ) -> Option<StageGraph> {
+        let typed_stages = stages.map(|stages| stages.value).unwrap_or_default();
+        if typed_stages.is_empty() {
+            return self.missing(place, path);
+        }
+        let mut policies = Vec::new();
+        let mut places = Vec::new();
+        let mut incomplete = false;
+        for At { value: mut stage, place } in typed_stages {
+            let kept = stage.key_retention.take().map(|kept| self.key_retention(kept, found.has_history));
+            let next = stage.next.iter().flat_map(|next| &next.value.0);
+            let next = next.map(|next| (next.value.clone(), next.place)).collect();
+            match self.stage(stage, access, place) {
+                Some((policy, endpoint)) => {
+                    places.push(StagePlaces { name: policy.name.clone(), table: place, next });
+                    let step = Step { definition: name.clone(), stage: policy.name.clone() };
+                    found.key_retention.extend(kept.map(|kept| (step.clone(), kept)));
+                    found.endpoints.extend(endpoint.map(|endpoint| (step, endpoint)));
+                    policies.push(policy);
+                }
+                None => incomplete = true,
+            }
+        }
+        // Where a stage has no name, a `next` that names no stage may mean that one.
+        if incomplete { None } else { self.graph(policies, &places) }
     }
 
     fn history(&mut self, typed: typed::History, replay_window: Option<Duration>) -> Option<Duration> {
