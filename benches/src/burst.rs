@@ -1,6 +1,6 @@
 //! `burst`: rows that are all due at once, drained without a call beyond the stage's concurrency.
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use serde_json::Map;
 use xtask::error::{Context, Result};
 
@@ -9,7 +9,7 @@ use crate::figure::{Better, Figure, Goal, Report};
 use crate::server::Server;
 use crate::turn::order;
 use crate::work::turn::{POSTGRES, SETTINGS, Side, Turn, install, take};
-use crate::work::{Load, executor, poller};
+use crate::work::{Load, Role};
 
 /// Drain a burst of due rows with Postrider, whose calls are bounded, and with a tuned poller, turn by turn.
 #[derive(Debug, clap::Parser)]
@@ -19,16 +19,6 @@ pub struct Burst {
     role: Option<Role>,
     #[command(flatten)]
     options: Options,
-}
-
-#[derive(Debug, Subcommand)]
-enum Role {
-    /// Our side, as a process of its own.
-    #[command(hide = true)]
-    Execute(executor::Execute),
-    /// The poller, as a process of its own.
-    #[command(hide = true)]
-    Poll(poller::Poll),
 }
 
 #[derive(Debug, Args)]
@@ -58,8 +48,7 @@ impl Bench for Burst {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context(|| "cannot start the runtime")?;
         match self.role {
-            Some(Role::Execute(execute)) => runtime.block_on(execute.run()),
-            Some(Role::Poll(poll)) => runtime.block_on(poll.run()),
+            Some(role) => runtime.block_on(role.run()),
             None => runtime.block_on(compare(&self.options)),
         }
     }

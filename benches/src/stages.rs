@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use serde_json::Map;
 use xtask::error::{Context, Result};
 
@@ -10,7 +10,7 @@ use crate::figure::{Better, Figure, Goal, Report};
 use crate::server::Server;
 use crate::turn::order;
 use crate::work::turn::{POSTGRES, SETTINGS, Side, Turn, install, take};
-use crate::work::{Load, executor, poller};
+use crate::work::{Load, Role};
 use crate::{Bench, no_such_case};
 
 /// Measure how fast due rows go through their stages, for Postrider and for a tuned poller, turn by turn.
@@ -21,16 +21,6 @@ pub struct Stages {
     role: Option<Role>,
     #[command(flatten)]
     options: Options,
-}
-
-#[derive(Debug, Subcommand)]
-enum Role {
-    /// Our side, as a process of its own.
-    #[command(hide = true)]
-    Execute(executor::Execute),
-    /// The poller, as a process of its own.
-    #[command(hide = true)]
-    Poll(poller::Poll),
 }
 
 #[derive(Debug, Args)]
@@ -128,8 +118,7 @@ impl Bench for Stages {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context(|| "cannot start the runtime")?;
         match self.role {
-            Some(Role::Execute(execute)) => runtime.block_on(execute.run()),
-            Some(Role::Poll(poll)) => runtime.block_on(poll.run()),
+            Some(role) => runtime.block_on(role.run()),
             None => runtime.block_on(compare(&self.options)),
         }
     }

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use postrider_core::stage::{Backoff, Definitions, Next, StageClass, StageGraph, StagePolicy};
 use postrider_core::work::{DefinitionName, StageName};
 use serde_json::{Value, json};
@@ -16,6 +16,17 @@ pub(crate) mod trivial;
 pub(crate) mod turn;
 
 use trivial::Trivial;
+
+/// A side, as a process of its own.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Role {
+    /// Ours.
+    #[command(hide = true)]
+    Execute(executor::Execute),
+    /// The poller.
+    #[command(hide = true)]
+    Poll(poller::Poll),
+}
 
 /// How much there is to do.
 #[derive(Clone, Copy, Debug, Args)]
@@ -35,6 +46,15 @@ pub(crate) struct Load {
     /// How long a call takes, in milliseconds.
     #[arg(long, default_value_t = 0)]
     pub(crate) call_ms: u64,
+}
+
+impl Role {
+    pub(crate) async fn run(self) -> Result<()> {
+        match self {
+            Role::Execute(execute) => execute.run().await,
+            Role::Poll(poll) => poll.run().await,
+        }
+    }
 }
 
 impl Load {

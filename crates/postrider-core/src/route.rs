@@ -215,6 +215,21 @@ pub(crate) struct Picks {
 
 const NO_SLOT: usize = usize::MAX;
 
+/// The canonical names of the columns of a version, in the order of [`work_slot`].
+pub(crate) const VERSION_COLUMNS: [&str; work_slot::COUNT] = [
+    "stage",
+    "stage_state",
+    "attempt_count",
+    "deferral_count",
+    "fence",
+    "epoch",
+    "next_attempt_at",
+    "lease_until",
+    "lease_owner",
+    "closed_at",
+    DEFINITION_COLUMN,
+];
+
 /// The content of the message that tells of a TRUNCATE of the work table.
 const TRUNCATE_NOTICE: &[u8] = b"truncate";
 
@@ -229,7 +244,7 @@ pub(crate) mod outbox_slot {
     pub(crate) const COUNT: usize = 6;
 }
 
-/// Slots of [`WorkPlan::picks`], in the order of the names in [`WorkPlan::new`].
+/// Slots of [`WorkPlan::picks`], in the order of [`VERSION_COLUMNS`].
 pub(crate) mod work_slot {
     pub(crate) const STAGE: usize = 0;
     pub(crate) const STAGE_STATE: usize = 1;
@@ -289,6 +304,26 @@ impl Default for WorkMapping {
 }
 
 impl WorkMapping {
+    /// What a version of a row consists of beside its key, in the order of [`work_slot`]: the canonical name of each column, and the
+    /// table's own.
+    pub fn version_columns(&self) -> [(&'static str, &str); work_slot::COUNT] {
+        let own = [
+            self.stage.as_str(),
+            &self.stage_state,
+            &self.attempt_count,
+            &self.deferral_count,
+            &self.fence,
+            &self.epoch,
+            &self.next_attempt_at,
+            &self.lease_until,
+            &self.lease_owner,
+            &self.closed_at,
+            DEFINITION_COLUMN,
+        ];
+        let mut canonical = VERSION_COLUMNS.into_iter();
+        own.map(|own| (canonical.next().unwrap_or_default(), own))
+    }
+
     /// The prefix of the logical messages in which the table's trigger tells what other sessions than an executor's did.
     pub fn notice_prefix(&self) -> String {
         format!("postrider.work:{}.{}", self.schema, self.table)
@@ -396,12 +431,12 @@ impl OutboxPlan {
     fn new(columns: &OutboxColumns, relation: &Relation) -> Result<OutboxPlan, RouteError> {
         let table = qualified_name(relation);
         let names = [
-            Some(&columns.id),
-            columns.key.as_ref(),
-            columns.event_type.as_ref(),
+            Some(columns.id.as_str()),
+            columns.key.as_deref(),
+            columns.event_type.as_deref(),
             Some(&columns.payload),
-            columns.headers.as_ref(),
-            columns.topic.as_ref(),
+            columns.headers.as_deref(),
+            columns.topic.as_deref(),
         ];
         let picks = Picks::new(&table, relation, &names)?;
         let payload_at = find_column(&table, relation, &columns.payload)?;
@@ -432,20 +467,8 @@ impl WorkPlan {
     fn new(mapping: &WorkMapping, relation: &Relation) -> Result<WorkPlan, RouteError> {
         let table = qualified_name(relation);
         // A publication may leave it out: the claim then finds under what the row is, and `check` says so.
-        let definition = Some(DEFINITION_COLUMN.to_owned()).filter(|name| relation.column_index(name).is_some());
-        let names = [
-            Some(&mapping.stage),
-            Some(&mapping.stage_state),
-            Some(&mapping.attempt_count),
-            Some(&mapping.deferral_count),
-            Some(&mapping.fence),
-            Some(&mapping.epoch),
-            Some(&mapping.next_attempt_at),
-            Some(&mapping.lease_until),
-            Some(&mapping.lease_owner),
-            Some(&mapping.closed_at),
-            definition.as_ref(),
-        ];
+        let is_there = |name: &str| name != DEFINITION_COLUMN || relation.column_index(name).is_some();
+        let names = mapping.version_columns().map(|(_, column)| Some(column).filter(|name| is_there(name)));
         let picks = Picks::new(&table, relation, &names)?;
         let key = mapping
             .key
@@ -457,7 +480,7 @@ impl WorkPlan {
 }
 
 impl Picks {
-    fn new(table: &Arc<str>, relation: &Relation, names: &[Option<&String>]) -> Result<Picks, RouteError> {
+    fn new(table: &Arc<str>, relation: &Relation, names: &[Option<&str>]) -> Result<Picks, RouteError> {
         let mut slots = vec![NO_SLOT; relation.columns.len()];
         for (slot, name) in names.iter().enumerate() {
             let Some(name) = name else { continue };
@@ -465,10 +488,10 @@ impl Picks {
             match slots.get_mut(index) {
                 Some(free) if *free == NO_SLOT => *free = slot,
                 // Two parts are mapped to one column: only one can have it.
-                _ => return Err(RouteError { table: Arc::clone(table), column: (*name).clone() }),
+                _ => return Err(RouteError { table: Arc::clone(table), column: (*name).to_owned() }),
             }
         }
-        let names = names.iter().map(|name| name.cloned()).collect();
+        let names = names.iter().map(|name| name.map(str::to_owned)).collect();
         Ok(Picks { slots: slots.into(), names })
     }
 

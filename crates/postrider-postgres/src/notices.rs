@@ -6,7 +6,7 @@
 //! transaction, or not at all.
 
 use postrider_core::error::Result;
-use postrider_core::route::{DEFINITION_COLUMN, WorkMapping};
+use postrider_core::route::WorkMapping;
 
 use crate::check::field;
 use crate::client::{Connection, Parameters};
@@ -58,7 +58,7 @@ fn body(mapping: &WorkMapping) -> String {
             mapping.key.iter().map(|column| format!("{row}.{}::text", quote_identifier(column))).collect();
         format!("json_build_array({})", parts.join(", "))
     };
-    let told = told_columns(mapping);
+    let told = mapping.version_columns();
     let members: Vec<String> =
         told.iter().map(|(member, column)| format!("'{member}', NEW.{}::text", quote_identifier(column))).collect();
     // As texts: a type's own `=` may be out of sight.
@@ -96,21 +96,4 @@ END
         new_row = row("NEW"),
         members = members.join(", "),
     )
-}
-
-/// What is told of a version: the members of a notice, and the columns that they come from.
-fn told_columns(mapping: &WorkMapping) -> [(&'static str, &str); 11] {
-    [
-        ("stage", &mapping.stage),
-        ("stage_state", &mapping.stage_state),
-        ("attempt_count", &mapping.attempt_count),
-        ("deferral_count", &mapping.deferral_count),
-        ("fence", &mapping.fence),
-        ("epoch", &mapping.epoch),
-        ("next_attempt_at", &mapping.next_attempt_at),
-        ("lease_until", &mapping.lease_until),
-        ("lease_owner", &mapping.lease_owner),
-        ("closed_at", &mapping.closed_at),
-        (DEFINITION_COLUMN, DEFINITION_COLUMN),
-    ]
 }

@@ -34,6 +34,8 @@ pub enum Failover {
     Unwanted,
 }
 
+/// The first version whose publications have column lists.
+pub(crate) const LISTS_MAJOR: u32 = 15;
 /// The first version with slots that standbys keep.
 pub(crate) const FAILOVER_MAJOR: u32 = 17;
 

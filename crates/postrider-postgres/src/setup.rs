@@ -13,7 +13,7 @@ use crate::check::{Finding, Subject, check};
 use crate::client::{Connection, Parameters};
 use crate::errors::{Phase, name_slot};
 use crate::notices;
-use crate::objects::{Failover, SourceObjects, outbox_name, streamed_columns, work_name, written_columns};
+use crate::objects::{Failover, LISTS_MAJOR, SourceObjects, outbox_name, streamed_columns, work_name, written_columns};
 use crate::options::ConnectOptions;
 use crate::quote::{quote_identifier, quote_literal};
 use crate::replication::slot::create_slot as create_slot_on_standby;
@@ -23,9 +23,6 @@ use crate::wire::Wire;
 
 const CREATE_WORK_TABLE: &str = include_str!("../../../sql/source/0001_create_pending_work.sql");
 const CREATE_OUTBOX: &str = include_str!("../../../sql/source/0002_create_outbox_event.sql");
-
-/// The first version whose publications have column lists.
-const LISTS_MAJOR: u32 = 15;
 
 /// So long a slot on a standby waits for the primary's word.
 const SLOT_PATIENCE: Duration = Duration::from_secs(120);

@@ -6,26 +6,11 @@
 
 use super::{ShapeError, WorkChange, version_of};
 use crate::pgoutput::TupleValue;
-use crate::route::{DEFINITION_COLUMN, WorkNotice, work_slot};
+use crate::route::{VERSION_COLUMNS, WorkNotice};
 use crate::value::ValueProblem;
 use crate::work::WorkKey;
 use serde_json::{Map, Value};
 use std::sync::Arc;
-
-/// The members of a version in the order of [`work_slot`].
-const MEMBERS: [&str; work_slot::COUNT] = [
-    "stage",
-    "stage_state",
-    "attempt_count",
-    "deferral_count",
-    "fence",
-    "epoch",
-    "next_attempt_at",
-    "lease_until",
-    "lease_owner",
-    "closed_at",
-    DEFINITION_COLUMN,
-];
 
 /// The change that a notice tells: `{"gone": [key]}`, or a version with its `key`, and `was` where the key was another one.
 pub fn noticed_change(notice: &WorkNotice<'_>) -> Result<WorkChange, ShapeError> {
@@ -37,12 +22,12 @@ pub fn noticed_change(notice: &WorkNotice<'_>) -> Result<WorkChange, ShapeError>
     if members.contains_key("gone") {
         return Ok(WorkChange::Gone(key("gone")?));
     }
-    let columns = MEMBERS.map(|member| match members.get(member) {
+    let columns = VERSION_COLUMNS.map(|member| match members.get(member) {
         Some(Value::String(text)) => TupleValue::Text(text.as_bytes()),
         _ => TupleValue::Null,
     });
     let version = version_of(key("key")?, columns, |slot, problem| {
-        error(MEMBERS.get(slot).copied().unwrap_or_default(), problem)
+        error(VERSION_COLUMNS.get(slot).copied().unwrap_or_default(), problem)
     })?;
     let moved_from = members.contains_key("was").then(|| key("was")).transpose()?;
     Ok(WorkChange::Version { version, moved_from })

@@ -86,7 +86,7 @@ impl State {
             }
             last => {
                 checkpoints.extend(last);
-                self.one_by_one = self.one_by_one.max(checkpoints.len().saturating_mul(2));
+                self.name_one_by_one(checkpoints.len());
                 self.checkpoints_lost(checkpoints);
             }
         }

@@ -153,10 +153,9 @@ impl State {
 
     /// A claim is ours: its request is started, unless it must not leave.
     pub(super) fn begin_call(&mut self, claim: Claim) {
-        let Some(step) = self.rows.row(&claim.key).map(|row| row.step.clone()) else { return };
-        if let Some(row) = self.rows.row_mut(&claim.key) {
-            row.status = None;
-        }
+        let Some(row) = self.rows.row_mut(&claim.key) else { return };
+        row.status = None;
+        let (step, era) = (row.step.clone(), row.era);
         let (key_names, now) = (&self.settings.key_names, self.clock.now());
         let call = match self.settings.definitions.policy(&step) {
             _ if self.draining => Err(Transition::Release),
@@ -167,7 +166,7 @@ impl State {
         let call = match call {
             Ok(call) => call,
             Err(transition) => {
-                self.return_slot(&step, &claim.key, self.era_of(&claim.key));
+                self.return_slot(&step, &claim.key, era);
                 self.settle(&claim.key, Ending::Other(transition));
                 return;
             }
@@ -178,7 +177,7 @@ impl State {
             fence: claim.fence,
             attempt: claim.attempt,
             deferrals: claim.deferrals,
-            era: self.era_of(&claim.key),
+            era,
         };
         self.telemetry.calls_started.get_or_create(&StageLabel { stage: claim.stage.to_string() }).inc();
         self.depart(&step);
@@ -228,13 +227,16 @@ impl State {
         1
     }
 
-    /// A statement was refused because of a row. A single row is set aside until the sweep finds it; of several, each gets a
+    /// A statement over so many rows was refused because of one of them: each is named by a statement of its own, for a claim and for
+    /// its outcome.
+    pub(super) fn name_one_by_one(&mut self, rows: usize) {
+        self.one_by_one = self.one_by_one.max(rows.saturating_mul(2));
+    }
+
+    /// A claim was refused because of a row. A single row is set aside until the sweep finds it; of several, each gets a
     /// statement of its own.
     pub(crate) fn refused(&mut self, keys: &[&WorkKey], error: &Error) {
-        let [key] = keys else {
-            self.one_by_one = self.one_by_one.max(keys.len().saturating_mul(2));
-            return;
-        };
+        let [key] = keys else { return self.name_one_by_one(keys.len()) };
         self.rows.remove(key);
         self.alarm();
         tracing::error!(

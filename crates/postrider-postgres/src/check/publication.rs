@@ -7,11 +7,8 @@ use tokio_postgres::Row;
 use super::{Finding, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
 use crate::notices;
-use crate::objects::{SourceObjects, event_columns, outbox_name, streamed_columns, work_name};
+use crate::objects::{LISTS_MAJOR, SourceObjects, event_columns, outbox_name, streamed_columns, work_name};
 use crate::quote::{quote_identifier, quote_table};
-
-/// The first version whose publications have column lists.
-const LISTS_VERSION: i64 = 150_000;
 
 pub(super) async fn check(connection: &Connection, objects: &SourceObjects, version: i64) -> Result<Vec<Finding>> {
     let streamed = objects.routing.work.as_ref().filter(|_| !objects.quiet);
@@ -48,7 +45,7 @@ async fn quiet(
         ));
     }
     // The order of the names is that of the table.
-    let differ = if version >= LISTS_VERSION { "count(DISTINCT attnames::text) > 1" } else { "false" };
+    let differ = if has_lists(version) { "count(DISTINCT attnames::text) > 1" } else { "false" };
     let text = format!(
         "SELECT coalesce(bool_or(pubname = $1), false), \
          EXISTS (SELECT FROM pg_publication WHERE pubname = $4 AND (pubupdate OR pubdelete)), {differ} \
@@ -226,8 +223,8 @@ impl Checked<'_> {
         tables: Vec<Wanted<'t>>,
         version: i64,
     ) -> Result<Vec<Published<'t>>> {
-        let has_lists = version >= LISTS_VERSION;
-        let details = if has_lists { "attnames::text[], rowfilter IS NOT NULL" } else { "NULL::text[], false" };
+        let details =
+            if has_lists(version) { "attnames::text[], rowfilter IS NOT NULL" } else { "NULL::text[], false" };
         let text = format!(
             "SELECT schemaname::text, tablename::text, {details} FROM pg_publication_tables WHERE pubname = $1"
         );
@@ -291,4 +288,8 @@ impl Published<'_> {
         }
         findings
     }
+}
+
+fn has_lists(version: i64) -> bool {
+    version / 10_000 >= i64::from(LISTS_MAJOR)
 }
