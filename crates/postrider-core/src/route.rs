@@ -304,7 +304,7 @@ impl Default for WorkMapping {
 }
 
 impl WorkMapping {
-    /// What a version of a row consists of beside its key, in the order of [`work_slot`]: the canonical name of each column, and the
+    /// What a version of a row consists of beside its key, in the order of `work_slot`: the canonical name of each column, and the
     /// table's own.
     pub fn version_columns(&self) -> [(&'static str, &str); work_slot::COUNT] {
         let own = [
