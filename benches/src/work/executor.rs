@@ -50,6 +50,7 @@ pub(super) fn objects(schema: &str, quiet: bool) -> SourceObjects {
         failover: Failover::Unwanted,
         standby: false,
         quiet,
+        same_tx: false,
         routing: Routing { work: Some(mapping(schema)), ..Routing::default() },
         history: true,
     }

@@ -5,6 +5,7 @@
 //! simulation and the model of the protocol run them) holds for the statements.
 
 use crate::ports::{Checkpoint, ClaimRequest, Transition};
+use crate::stage::Next;
 use crate::time::Timestamp;
 use crate::work::{OwnerId, StageName, StageState, WorkVersion};
 
@@ -124,6 +125,23 @@ pub fn hash_after(row: &WorkVersion, transition: &Transition) -> HashAfter {
         | Transition::Park { .. }
         | Transition::Unknown { .. }
         | Transition::Release => HashAfter::Kept,
+    }
+}
+
+/// Whether a receiver may move the row on in its own transaction: the row is in the stage of its request and under its fence, and the attempt
+/// has had no final answer. In `RETRY` and `UNKNOWN` it was given up, and nobody has taken the row since: whoever does raises the fence.
+pub fn may_advance(row: &WorkVersion, stage: &StageName, fence: i64) -> bool {
+    let is_open = matches!(row.state, StageState::Running | StageState::Retry | StageState::Unknown) && !row.closed;
+    is_open && row.stage == *stage && row.fence == fence
+}
+
+/// The row behind a receiver's own advance. It is not the claim's holder, so the fence rises.
+#[must_use]
+pub fn after_advance(row: &WorkVersion, next: &Next) -> WorkVersion {
+    let moved = taken_away(row);
+    match next {
+        Next::Stage(next) => WorkVersion { state: StageState::Pending, ..entered(moved, next) },
+        Next::End => WorkVersion { state: StageState::Done, closed: true, ..moved },
     }
 }
 

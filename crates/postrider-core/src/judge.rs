@@ -161,7 +161,7 @@ fn unknown(policy: &StagePolicy, attempt: Attempt, retry_after: Option<Duration>
 
 fn repeats_are_harmless(class: StageClass) -> bool {
     match class {
-        StageClass::Natural | StageClass::Keyed => true,
+        StageClass::Natural | StageClass::Keyed | StageClass::SameTx => true,
     }
 }
 

@@ -14,6 +14,9 @@ pub enum StageClass {
     Natural,
     /// The receiver stores its answer under the idempotency key and replays it.
     Keyed,
+    /// The receiver moves the row on itself, in the transaction of its work: a request that comes late finds the fence raised, and its work
+    /// is rolled back.
+    SameTx,
 }
 
 /// Exponential back-off with full jitter: a random share of `first · 2^(n−1)`, at most `max`.

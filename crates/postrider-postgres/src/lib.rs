@@ -2,6 +2,7 @@
 //!
 //! It knows nothing of the engine, of delivery or of HTTP.
 
+mod advance;
 mod check;
 mod client;
 mod confirm;

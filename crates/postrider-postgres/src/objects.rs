@@ -18,6 +18,8 @@ pub struct SourceObjects {
     /// The executor's own transitions are kept out of the log: the work table has a publication of its own with its inserts only,
     /// and a trigger that tells what every other session does.
     pub quiet: bool,
+    /// Receivers of some stages move their rows on themselves, in their own transactions.
+    pub same_tx: bool,
     pub routing: Routing,
     /// The attempts at work rows are told in the history.
     pub history: bool,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::route::{OutboxTable, WorkMapping};
 
+use crate::advance;
 use crate::check::slot::find_slot;
 use crate::check::{Finding, Subject, check};
 use crate::client::{Connection, Parameters};
@@ -94,6 +95,11 @@ pub enum StepObject {
         /// Schema and table, quoted.
         table: String,
     },
+    /// The function by which receivers move work rows on, which is replaced where it differs.
+    Advance {
+        /// Schema and name, quoted.
+        function: String,
+    },
     Slot,
     Role {
         name: String,
@@ -138,6 +144,9 @@ pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Result<V
     steps.extend(store_tables(objects).into_iter().map(create_store_table));
     if let (true, Some(mapping)) = (objects.quiet, &objects.routing.work) {
         steps.push(create_notices(mapping));
+    }
+    if let (true, Some(mapping)) = (objects.same_tx, &objects.routing.work) {
+        steps.push(create_advance(mapping));
     }
     steps.push(create_publication(objects, circumstances));
     steps.extend(create_work_publication(objects, circumstances));
@@ -274,6 +283,14 @@ fn create_notices(mapping: &WorkMapping) -> Step {
         object: StepObject::Notices { table: work_name(mapping) },
         purpose: "Has the work table tell what other sessions than Postrider's do to its rows; Postrider's own transitions stay out of the log.".to_owned(),
         sql: notices::statements(mapping),
+    }
+}
+
+fn create_advance(mapping: &WorkMapping) -> Step {
+    Step {
+        object: StepObject::Advance { function: advance::function_name(mapping) },
+        purpose: "Has receivers of same_tx stages move a work row on in their own transactions. GRANT EXECUTE on it to the roles of these services; they need nothing else of the table.".to_owned(),
+        sql: advance::statements(mapping),
     }
 }
 
@@ -415,6 +432,10 @@ async fn is_taken(connection: &Connection, objects: &SourceObjects, step: &Step)
         StepObject::Notices { .. } => {
             let Some(mapping) = &objects.routing.work else { return Ok(true) };
             return notices::are_there(connection, mapping).await;
+        }
+        StepObject::Advance { .. } => {
+            let Some(mapping) = &objects.routing.work else { return Ok(true) };
+            return advance::is_there(connection, mapping).await;
         }
         StepObject::Slot => ("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", &objects.slot),
         StepObject::Role { name } => ("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", name),

@@ -7,6 +7,8 @@ use std::fmt;
 
 use tokio_postgres::error::SqlState;
 
+const STALE: &str = "request is stale: its work row has moved on";
+
 /// Why a call did not succeed. A service's own queries inside the same transaction convert into it with `?`, so that
 /// one match on [`Error::kind`] covers the whole transaction.
 #[derive(Debug)]
@@ -25,6 +27,9 @@ pub enum ErrorKind {
     /// The caller asked for what must not be: an answer that is not final, or one that cannot be kept. A defect in the
     /// service; trying again gives the same.
     Refused,
+    /// The request's work row has gone on without it (SQLSTATE PRF01): roll back, and answer 412 with
+    /// [`Outcome::Stale`](crate::Outcome::Stale).
+    Stale,
     /// The database could not do it. Before the commit nothing has happened; if the commit itself failed, it is unknown.
     Database,
 }
@@ -32,6 +37,16 @@ pub enum ErrorKind {
 impl Error {
     pub(crate) fn refused(message: &'static str, detail: &'static str) -> Error {
         Error { kind: ErrorKind::Refused, message, detail: Some(detail), source: None }
+    }
+
+    /// A stale request whose refusal was caught.
+    pub(crate) fn stale() -> Error {
+        Error {
+            kind: ErrorKind::Stale,
+            message: STALE,
+            detail: Some("Its refusal was caught within the transaction, which is rolled back."),
+            source: None,
+        }
     }
 
     pub(crate) fn unreadable() -> Error {
@@ -59,6 +74,7 @@ impl From<tokio_postgres::Error> for Error {
         let again = [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED];
         let (kind, message) = match source.code() {
             Some(code) if again.contains(code) => (ErrorKind::Retry, "transaction must be run again"),
+            Some(code) if code.code() == "PRF01" => (ErrorKind::Stale, STALE),
             _ => (ErrorKind::Database, "database refused the statement or was lost"),
         };
         Error { kind, message, detail: None, source: Some(source) }

@@ -3,11 +3,14 @@
 //! Takes and gives: request headers and a transaction of the caller's; the word to act, to replay or to refuse.
 //! Never: opens a connection, begins or commits a transaction, or knows a web framework.
 //!
-//! Two means, both rows written in the same transaction as the effect:
+//! Three means, each written in the same transaction as the effect:
 //!
 //! - [`once`] for events: act only if it returns [`Once::First`].
 //! - [`begin`] and [`store`] for stage calls: the key is taken first, then comes the work, then the answer is stored, and
 //!   one commit makes all three true. A repeat gets the stored answer, byte for byte.
+//! - [`Advance`] for calls of stages of class `same_tx`, whose work is on the work table's own database: the work comes first, then the row
+//!   is moved on, and one commit makes both true. A request that comes too late finds the fence raised, and its work is rolled back.
+//!   [`check_same_tx`] is for a receiver's own tests: it finds one that catches the refusal and commits.
 //!
 //! Before either, [`SigningSecrets::verify`] says whether a request comes from whom it should.
 //!
@@ -40,8 +43,10 @@
 //! # }
 //! ```
 
+mod advance;
 mod answer;
 mod begin;
+mod contract;
 mod error;
 mod fingerprint;
 mod install;
@@ -53,8 +58,10 @@ mod signature;
 mod stage_request;
 mod store;
 
+pub use advance::{Advance, Next, WorkTable};
 pub use answer::{Answer, MAX_BODY_BYTES, StoredAnswer};
 pub use begin::{Begin, Claim, Request, begin};
+pub use contract::{Breach, ContractColumns, ContractRow, check_same_tx};
 pub use error::{Error, ErrorKind};
 pub use fingerprint::Fingerprint;
 pub use install::install;

@@ -68,6 +68,7 @@ pub(crate) fn objects(configuration: &Configuration) -> SourceObjects {
         failover: configuration.source.failover,
         standby: configuration.source.standby,
         quiet: configuration.work.as_ref().is_some_and(|work| work.quiet),
+        same_tx: configuration.work.as_ref().is_some_and(Work::has_same_tx),
         routing: routing(configuration),
         history: configuration.work.as_ref().is_some_and(|work| work.history.is_some()),
     }

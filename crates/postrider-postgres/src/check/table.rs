@@ -6,6 +6,7 @@ use postrider_core::error::{ErrorKind, Result};
 use postrider_core::route::{OutboxTable, WorkMapping};
 
 use super::{Finding, Severity, Subject, field};
+use crate::advance;
 use crate::client::{Connection, Parameters};
 use crate::objects::{
     MISSING_TABLE_HINT, SPREAD_TABLE_HINT, SourceObjects, changing_columns, event_columns, missing_column_hint,
@@ -55,8 +56,24 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
             Some(facts) => findings.extend(facts.judge_work(mapping)),
             None => findings.push(missing(Subject::WorkTable, &work_name(mapping))),
         }
+        if objects.same_tx && !advance::is_there(connection, mapping).await? {
+            findings.push(without_advance(mapping));
+        }
     }
     Ok(findings)
+}
+
+fn without_advance(mapping: &WorkMapping) -> Finding {
+    Finding::new(
+        Severity::Error,
+        ErrorKind::Table,
+        Subject::WorkTable,
+        format!(
+            "The function {} is missing or another one: no receiver of a same_tx stage can move its rows on.",
+            advance::function_name(mapping)
+        ),
+        "`postrider setup` makes it; GRANT EXECUTE on it to the roles of these services.",
+    )
 }
 
 fn missing(subject: Subject, name: &str) -> Finding {

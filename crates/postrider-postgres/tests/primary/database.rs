@@ -154,6 +154,7 @@ pub(crate) fn canonical_objects(name: &str) -> SourceObjects {
         failover: Failover::default(),
         standby: false,
         quiet: false,
+        same_tx: false,
         routing,
         history: true,
     }

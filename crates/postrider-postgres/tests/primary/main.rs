@@ -1,6 +1,7 @@
 //! What we ask of the primary on ordinary connections, on a real server.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
+mod advance;
 mod check;
 mod database;
 mod heartbeat;

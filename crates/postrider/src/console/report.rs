@@ -291,6 +291,7 @@ fn name_of(class: StageClass) -> &'static str {
     match class {
         StageClass::Natural => "natural",
         StageClass::Keyed => "keyed",
+        StageClass::SameTx => "same_tx",
     }
 }
 

@@ -41,6 +41,13 @@ pub(crate) struct Work {
     pub(crate) endpoint_policies: BTreeMap<Arc<str>, EndpointPolicy>,
 }
 
+impl Work {
+    /// Whether receivers of some stage move their rows on themselves.
+    pub(crate) fn has_same_tx(&self) -> bool {
+        self.definitions.steps().any(|(_, policy)| policy.class == StageClass::SameTx)
+    }
+}
+
 /// What the stages of all definitions say beside their policies.
 #[derive(Debug, Default)]
 struct Found {
