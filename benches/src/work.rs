@@ -87,7 +87,7 @@ impl Load {
             endpoint: "http://trivial:80".into(),
             next: vec![next],
             attempt_limit: 5,
-            deferral_limit: 20,
+            deferral_limit: Some(20),
             timeout: Duration::from_secs(30),
             lease: Duration::from_secs(60),
             backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(300) },

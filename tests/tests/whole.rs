@@ -13,6 +13,7 @@ mod held;
 mod idle;
 mod kills;
 mod life;
+mod mapping;
 mod outage;
 mod quiet;
 mod races;

@@ -141,7 +141,7 @@ mod tests {
             endpoint: "http://core".into(),
             next: vec![crate::stage::Next::End],
             attempt_limit: 5,
-            deferral_limit: 10,
+            deferral_limit: Some(10),
             timeout: std::time::Duration::from_secs(30),
             lease: std::time::Duration::from_secs(60),
             backoff: crate::stage::Backoff {

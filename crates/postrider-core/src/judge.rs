@@ -177,6 +177,11 @@ fn not_processed(policy: &StagePolicy, attempt: Attempt, answer: &Answer) -> Ver
     if answer.retry_after.is_some() && matches!(answer.status, 429 | 503) {
         return defer(policy, attempt, after, reason);
     }
+    retry(policy, attempt, after, reason)
+}
+
+/// The receiver did not do the work, and the attempt is used.
+fn retry(policy: &StagePolicy, attempt: Attempt, after: Duration, reason: String) -> Verdict {
     if attempt.number >= policy.attempt_limit {
         return Verdict::Park { reason: format!("ATTEMPTS_USED_UP: {reason}") };
     }
@@ -184,10 +189,11 @@ fn not_processed(policy: &StagePolicy, attempt: Attempt, answer: &Answer) -> Ver
 }
 
 fn defer(policy: &StagePolicy, attempt: Attempt, after: Duration, reason: String) -> Verdict {
-    if attempt.deferrals >= policy.deferral_limit {
-        return Verdict::Park { reason: format!("DEFERRALS_USED_UP: {reason}") };
+    match policy.deferral_limit {
+        Some(limit) if attempt.deferrals < limit => Verdict::Defer { after, reason, counted: true },
+        Some(_) => Verdict::Park { reason: format!("DEFERRALS_USED_UP: {reason}") },
+        None => retry(policy, attempt, after, reason),
     }
-    Verdict::Defer { after, reason, counted: true }
 }
 
 fn suspect(policy: &StagePolicy, attempt: Attempt, status: u16) -> Verdict {

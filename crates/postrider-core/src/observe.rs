@@ -121,7 +121,7 @@ mod tests {
             endpoint: "http://core".into(),
             next: vec![Next::End],
             attempt_limit: 5,
-            deferral_limit: 10,
+            deferral_limit: Some(10),
             timeout: Duration::from_secs(30),
             lease: Duration::from_secs(60),
             backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) },

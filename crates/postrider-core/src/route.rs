@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind};
 use crate::pgoutput::{LogicalMessage, OldTuple, TupleValue};
 use crate::position::Lsn;
 use crate::relation::{OidMap, Relation};
+use crate::work::StateWords;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
@@ -52,10 +53,7 @@ pub struct OutboxPrefix {
     pub prefix: String,
 }
 
-/// The column that a row's definition stands in, in every work table.
-pub const DEFINITION_COLUMN: &str = "definition";
-
-/// The work table and the names of its columns.
+/// The work table and the names of its columns. `None`: the table has no such column; what that costs, `check` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkMapping {
     pub schema: String,
@@ -64,14 +62,21 @@ pub struct WorkMapping {
     pub key: Vec<String>,
     pub stage: String,
     pub stage_state: String,
-    pub attempt_count: String,
-    pub deferral_count: String,
-    pub fence: String,
-    pub epoch: String,
-    pub next_attempt_at: String,
-    pub lease_until: String,
-    pub lease_owner: String,
-    pub closed_at: String,
+    /// The words in `stage_state`.
+    pub states: Arc<StateWords>,
+    pub attempt_count: Option<String>,
+    pub deferral_count: Option<String>,
+    pub fence: Option<String>,
+    pub epoch: Option<String>,
+    pub next_attempt_at: Option<String>,
+    pub lease_until: Option<String>,
+    pub lease_owner: Option<String>,
+    pub closed_at: Option<String>,
+    pub definition: Option<String>,
+    pub request_hash: Option<String>,
+    pub payload: Option<String>,
+    pub last_error: Option<String>,
+    pub updated_at: Option<String>,
 }
 
 /// Finds the route of each change.
@@ -144,6 +149,7 @@ pub struct WorkRow<'a> {
 pub struct WorkNotice<'a> {
     /// `schema.table`
     pub(crate) table: &'a Arc<str>,
+    pub(crate) states: &'a StateWords,
     pub(crate) content: &'a [u8],
 }
 
@@ -200,6 +206,7 @@ pub struct WorkPlan {
     /// `schema.table`
     pub(crate) table: Arc<str>,
     pub(crate) picks: Picks,
+    pub(crate) states: Arc<StateWords>,
     /// Indexes of the key's columns, and their names.
     pub(crate) key: Vec<(usize, String)>,
 }
@@ -227,7 +234,22 @@ pub(crate) const VERSION_COLUMNS: [&str; work_slot::COUNT] = [
     "lease_until",
     "lease_owner",
     "closed_at",
-    DEFINITION_COLUMN,
+    "definition",
+];
+
+/// What a version has where the table has no such column, in the order of [`work_slot`].
+pub(crate) const NO_COLUMN: [TupleValue<'static>; work_slot::COUNT] = [
+    TupleValue::Null,
+    TupleValue::Null,
+    TupleValue::Text(b"0"),
+    TupleValue::Text(b"0"),
+    TupleValue::Text(b"0"),
+    TupleValue::Text(b"0"),
+    TupleValue::Null,
+    TupleValue::Null,
+    TupleValue::Null,
+    TupleValue::Null,
+    TupleValue::Null,
 ];
 
 /// The content of the message that tells of a TRUNCATE of the work table.
@@ -291,34 +313,40 @@ impl Default for WorkMapping {
             key: vec!["group_id".into(), "quote_id".into()],
             stage: "stage".into(),
             stage_state: "stage_state".into(),
-            attempt_count: "attempt_count".into(),
-            deferral_count: "deferral_count".into(),
-            fence: "fence".into(),
-            epoch: "epoch".into(),
-            next_attempt_at: "next_attempt_at".into(),
-            lease_until: "lease_until".into(),
-            lease_owner: "lease_owner".into(),
-            closed_at: "closed_at".into(),
+            states: Arc::default(),
+            attempt_count: Some("attempt_count".into()),
+            deferral_count: Some("deferral_count".into()),
+            fence: Some("fence".into()),
+            epoch: Some("epoch".into()),
+            next_attempt_at: Some("next_attempt_at".into()),
+            lease_until: Some("lease_until".into()),
+            lease_owner: Some("lease_owner".into()),
+            closed_at: Some("closed_at".into()),
+            definition: Some("definition".into()),
+            request_hash: Some("request_hash".into()),
+            payload: Some("payload".into()),
+            last_error: Some("last_error".into()),
+            updated_at: Some("updated_at".into()),
         }
     }
 }
 
 impl WorkMapping {
     /// What a version of a row consists of beside its key, in the order of `work_slot`: the canonical name of each column, and the
-    /// table's own.
-    pub fn version_columns(&self) -> [(&'static str, &str); work_slot::COUNT] {
+    /// table's own, if it has one.
+    pub fn version_columns(&self) -> [(&'static str, Option<&str>); work_slot::COUNT] {
         let own = [
-            self.stage.as_str(),
-            &self.stage_state,
-            &self.attempt_count,
-            &self.deferral_count,
-            &self.fence,
-            &self.epoch,
-            &self.next_attempt_at,
-            &self.lease_until,
-            &self.lease_owner,
-            &self.closed_at,
-            DEFINITION_COLUMN,
+            Some(self.stage.as_str()),
+            Some(self.stage_state.as_str()),
+            self.attempt_count.as_deref(),
+            self.deferral_count.as_deref(),
+            self.fence.as_deref(),
+            self.epoch.as_deref(),
+            self.next_attempt_at.as_deref(),
+            self.lease_until.as_deref(),
+            self.lease_owner.as_deref(),
+            self.closed_at.as_deref(),
+            self.definition.as_deref(),
         ];
         let mut canonical = VERSION_COLUMNS.into_iter();
         own.map(|own| (canonical.next().unwrap_or_default(), own))
@@ -397,14 +425,14 @@ impl Router {
     }
 
     fn route_message<'a>(&'a self, message: &LogicalMessage<'a>) -> Route<'a> {
-        if let Some((prefix, table)) = &self.notices
+        if let (Some((prefix, table)), Some(work)) = (&self.notices, &self.routing.work)
             && *prefix == message.prefix
             && message.transactional
         {
             return if message.content == TRUNCATE_NOTICE {
                 Route::Alarm(Alarm::Truncated { tables: vec![(TableRole::Work, Arc::clone(table))] })
             } else {
-                Route::WorkNotice(WorkNotice { table, content: message.content })
+                Route::WorkNotice(WorkNotice { table, states: &work.states, content: message.content })
             };
         }
         match self.prefixes.iter().find(|prefix| ***prefix == *message.prefix) {
@@ -467,15 +495,17 @@ impl WorkPlan {
     fn new(mapping: &WorkMapping, relation: &Relation) -> Result<WorkPlan, RouteError> {
         let table = qualified_name(relation);
         // A publication may leave it out: the claim then finds under what the row is, and `check` says so.
-        let is_there = |name: &str| name != DEFINITION_COLUMN || relation.column_index(name).is_some();
-        let names = mapping.version_columns().map(|(_, column)| Some(column).filter(|name| is_there(name)));
+        let mut names = mapping.version_columns().map(|(_, column)| column);
+        if let Some(name) = names.get_mut(work_slot::DEFINITION) {
+            *name = name.filter(|name| relation.column_index(name).is_some());
+        }
         let picks = Picks::new(&table, relation, &names)?;
         let key = mapping
             .key
             .iter()
             .map(|name| Ok((find_column(&table, relation, name)?, name.clone())))
             .collect::<Result<_, RouteError>>()?;
-        Ok(WorkPlan { table, picks, key })
+        Ok(WorkPlan { table, picks, states: Arc::clone(&mapping.states), key })
     }
 }
 
@@ -495,15 +525,23 @@ impl Picks {
         Ok(Picks { slots: slots.into(), names })
     }
 
-    /// The wanted columns by slot, in one walk over the tuple; NULL for a slot that no column was mapped to.
-    pub(crate) fn pick<'a, const COUNT: usize>(&self, row: Row<'a>) -> [TupleValue<'a>; COUNT] {
-        let mut picked = [TupleValue::Null; COUNT];
+    /// The wanted columns by slot, in one walk over the tuple; a slot that no column was mapped to is left as it is.
+    pub(crate) fn pick<'a, const COUNT: usize>(
+        &self,
+        row: Row<'a>,
+        mut picked: [TupleValue<'a>; COUNT],
+    ) -> [TupleValue<'a>; COUNT] {
         for (value, slot) in row.columns().zip(self.slots.iter()) {
             if let Some(place) = picked.get_mut(*slot) {
                 *place = value;
             }
         }
         picked
+    }
+
+    /// A column was mapped to the slot.
+    pub(crate) fn has(&self, slot: usize) -> bool {
+        self.names.get(slot).is_some_and(Option::is_some)
     }
 
     pub(crate) fn name(&self, slot: usize) -> &str {

@@ -11,10 +11,10 @@ use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Payload};
 use crate::pgoutput::{OldTuple, TupleValue};
 use crate::position::Position;
-use crate::route::{OutboxMessage, OutboxPlan, OutboxRow, Picks, WorkPlan, WorkRow, outbox_slot, work_slot};
+use crate::route::{NO_COLUMN, OutboxMessage, OutboxPlan, OutboxRow, Picks, WorkPlan, WorkRow, outbox_slot, work_slot};
 use crate::time::Timestamp;
 use crate::value::{self, ValueKind, ValueProblem};
-use crate::work::{DefinitionName, StageName, WorkKey, WorkVersion};
+use crate::work::{DefinitionName, StageName, StateWords, WorkKey, WorkVersion};
 use bytes::Bytes;
 use envelope::Envelope;
 use std::fmt;
@@ -46,7 +46,7 @@ pub struct ShapeError {
 /// other type as text, even where that text would be JSON. A NULL key is an event by itself; a NULL id is an error.
 pub fn outbox_event(row: &OutboxRow<'_>, position: Position, committed_at: Timestamp) -> Result<Event, ShapeError> {
     let plan = row.plan;
-    let columns = plan.picks.pick::<{ outbox_slot::COUNT }>(row.new);
+    let columns = plan.picks.pick(row.new, [TupleValue::Null; outbox_slot::COUNT]);
     let [id, key, event_type, payload, headers, topic] = columns;
     let optional = |value, slot| value::text(value).map(|text| text.map(Arc::from)).map_err(|p| plan.error(slot, p));
     Ok(Event {
@@ -154,14 +154,24 @@ fn read_payload(type_oid: u32, value: TupleValue<'_>) -> Result<Payload, ValuePr
 }
 
 fn work_version(plan: &WorkPlan, new: Row<'_>) -> Result<WorkVersion, ShapeError> {
-    let columns = plan.picks.pick::<{ work_slot::COUNT }>(new);
-    version_of(key_of(plan, |index| new.column(index))?, columns, |slot, problem| plan.error(slot, problem))
+    let columns = plan.picks.pick(new, NO_COLUMN);
+    let words = Words { states: &plan.states, closes_by_state: !plan.picks.has(work_slot::CLOSED_AT) };
+    version_of(key_of(plan, |index| new.column(index))?, columns, words, |slot, problem| plan.error(slot, problem))
+}
+
+/// How a version's state is read.
+#[derive(Clone, Copy)]
+struct Words<'a> {
+    states: &'a StateWords,
+    /// The table has no column that says whether a row is closed.
+    closes_by_state: bool,
 }
 
 /// Reads the columns of a version, in the order of their slots. `error` names the column of a slot.
 fn version_of(
     key: WorkKey,
     columns: [TupleValue<'_>; work_slot::COUNT],
+    words: Words<'_>,
     error: impl Fn(usize, ValueProblem) -> ShapeError,
 ) -> Result<WorkVersion, ShapeError> {
     let [
@@ -184,13 +194,14 @@ fn version_of(
     let text = |value, slot| value::required_text(value).map_err(at(slot));
     let count = |value, slot| value::integer::<u32>(value).map_err(at(slot));
     let time = |value, slot| value::timestamp(value).map_err(at(slot));
+    let stage = StageName::new(text(stage, work_slot::STAGE)?);
+    let state = words.states.state(text(state, work_slot::STAGE_STATE)?);
+    let state = state.ok_or_else(|| error(work_slot::STAGE_STATE, ValueProblem::NotStageState))?;
     Ok(WorkVersion {
         key,
         definition: value::text(definition).map_err(at(work_slot::DEFINITION))?.map(DefinitionName::new),
-        stage: StageName::new(text(stage, work_slot::STAGE)?),
-        state: text(state, work_slot::STAGE_STATE)?
-            .parse()
-            .map_err(|_| error(work_slot::STAGE_STATE, ValueProblem::NotStageState))?,
+        stage,
+        state,
         attempt_count: count(attempts, work_slot::ATTEMPT_COUNT)?,
         deferral_count: count(deferrals, work_slot::DEFERRAL_COUNT)?,
         fence: value::integer(fence).map_err(at(work_slot::FENCE))?,
@@ -198,7 +209,10 @@ fn version_of(
         next_attempt_at: time(next_attempt_at, work_slot::NEXT_ATTEMPT_AT)?,
         lease_until: time(lease_until, work_slot::LEASE_UNTIL)?,
         lease_owner: value::text(lease_owner).map_err(at(work_slot::LEASE_OWNER))?.and_then(|owner| owner.parse().ok()),
-        closed: value::bytes(closed_at).map_err(at(work_slot::CLOSED_AT))?.is_some(),
+        closed: match words.closes_by_state {
+            true => state.is_closed(),
+            false => value::bytes(closed_at).map_err(at(work_slot::CLOSED_AT))?.is_some(),
+        },
     })
 }
 

@@ -57,8 +57,9 @@ pub struct StagePolicy {
     pub next: Vec<Next>,
     /// Requests that may be made for one row in this stage and epoch, deferrals apart.
     pub attempt_limit: u32,
-    /// How often the endpoint may put one row off (429, 503 with Retry-After) without using an attempt.
-    pub deferral_limit: u32,
+    /// How often the endpoint may put one row off (429, 503 with Retry-After) without using an attempt. `None`: the table does not count
+    /// that, and each time uses one.
+    pub deferral_limit: Option<u32>,
     /// From the start of the request to the last byte of the answer.
     pub timeout: Duration,
     /// How long a claim is held before others may take it over; longer than `timeout`.
@@ -286,7 +287,7 @@ mod tests {
             endpoint: "http://core".into(),
             next: next.iter().map(|next| Next::of(next)).collect(),
             attempt_limit: 5,
-            deferral_limit: 100,
+            deferral_limit: Some(100),
             timeout: Duration::from_secs(30),
             lease: Duration::from_secs(60),
             backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(300) },

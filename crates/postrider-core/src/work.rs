@@ -1,6 +1,8 @@
 //! Work rows: their keys, their states, and the versions of them that the log or a read shows.
 
 use crate::time::Timestamp;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -132,7 +134,12 @@ impl StageState {
         StageState::CompensationStuck,
     ];
 
-    /// The word in the column.
+    /// No transition follows.
+    pub fn is_closed(self) -> bool {
+        matches!(self, StageState::Done | StageState::Cancelled | StageState::Compensated)
+    }
+
+    /// Our own word for it, in every table that has none of its own.
     pub fn as_str(self) -> &'static str {
         match self {
             StageState::Pending => "PENDING",
@@ -147,6 +154,51 @@ impl StageState {
             StageState::Compensated => "COMPENSATED",
             StageState::CompensationStuck => "COMPENSATION_STUCK",
         }
+    }
+}
+
+/// The words by which a work table names the states: each state has one, and no two have the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateWords([Cow<'static, str>; StageState::ALL.len()]);
+
+/// Two states with one word: nobody could tell which of them a row is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SameWord {
+    pub word: String,
+    pub states: [StageState; 2],
+}
+
+impl StateWords {
+    /// The table's own words for these states, and ours for the others.
+    pub fn new(own: &BTreeMap<StageState, String>) -> Result<StateWords, SameWord> {
+        let words = StageState::ALL.map(|state| match own.get(&state) {
+            Some(word) => Cow::Owned(word.clone()),
+            None => Cow::Borrowed(state.as_str()),
+        });
+        let named = || StageState::ALL.into_iter().zip(&words);
+        for (place, (state, word)) in named().enumerate() {
+            if let Some((other, _)) = named().take(place).find(|(_, before)| *before == word) {
+                return Err(SameWord { word: word.to_string(), states: [other, state] });
+            }
+        }
+        Ok(StateWords(words))
+    }
+
+    /// The word in the column.
+    pub fn word(&self, state: StageState) -> &str {
+        let named = StageState::ALL.into_iter().zip(&self.0);
+        named.into_iter().find(|(known, _)| *known == state).map_or(state.as_str(), |(_, word)| word)
+    }
+
+    /// The state that a word of the column stands for.
+    pub fn state(&self, word: &str) -> Option<StageState> {
+        StageState::ALL.into_iter().zip(&self.0).find(|(_, known)| *known == word).map(|(state, _)| state)
+    }
+}
+
+impl Default for StateWords {
+    fn default() -> StateWords {
+        StateWords(StageState::ALL.map(|state| Cow::Borrowed(state.as_str())))
     }
 }
 
@@ -208,7 +260,7 @@ pub struct WorkVersion {
     pub lease_until: Option<Timestamp>,
     /// The owner's text; a word that is no [`OwnerId`] is somebody else's.
     pub lease_owner: Option<OwnerId>,
-    /// `closed_at` is set: no transition will follow.
+    /// `closed_at` is set, or, in a table without it, the state is a closed one: no transition will follow.
     pub closed: bool,
 }
 
@@ -222,6 +274,22 @@ mod tests {
         let key = WorkKey::new(["a\0b", "c"]);
         assert_eq!(key.parts().collect::<Vec<_>>(), ["a\u{FFFD}b", "c"]);
         assert_eq!(format!("{:?}", WorkKey::new(["g", ""])), r#"WorkKey(["g", ""])"#);
+    }
+
+    #[test]
+    fn words_are_mapped_both_ways_and_no_two_states_have_the_same() {
+        let words = |own: &[(StageState, &str)]| {
+            StateWords::new(&own.iter().map(|(state, word)| (*state, (*word).to_owned())).collect())
+        };
+        let own = words(&[(StageState::Pending, "NEW"), (StageState::Running, "PENDING")]).expect("words of their own");
+        for state in StageState::ALL {
+            assert_eq!(own.state(own.word(state)), Some(state));
+            assert_eq!(StateWords::default().word(state), state.as_str());
+        }
+        assert_eq!((own.state("PENDING"), own.state("RUNNING")), (Some(StageState::Running), None));
+        let same = words(&[(StageState::Running, "PENDING")]).expect_err("PENDING is called so already");
+        assert_eq!(same, SameWord { word: "PENDING".to_owned(), states: [StageState::Pending, StageState::Running] });
+        assert!(words(&[(StageState::Done, "END"), (StageState::Cancelled, "END")]).is_err());
     }
 
     proptest! {

@@ -4,18 +4,19 @@
 //! mapping, since the table's names are the team's own; `sql/receiver` has the one of the canonical table.
 
 use postrider_core::error::Result;
-use postrider_core::route::{DEFINITION_COLUMN, WorkMapping};
+use postrider_core::route::WorkMapping;
 use postrider_core::stage::END;
+use postrider_core::work::StageState;
 
 use crate::check::field;
 use crate::client::{Connection, Parameters};
-use crate::objects::work_name;
+use crate::objects::{is_open, work_name};
 use crate::quote::{quote_identifier, quote_literal, quote_table};
 use crate::store::WORK_HISTORY;
 
 /// The states in which a row is moved on under the fence of its last request. `RETRY` and `UNKNOWN` are those of an attempt that was given
 /// up without a final answer: whoever takes the row next raises the fence, and both lock the row, so that one of the two comes too late.
-const OPEN_STATES: &str = "'RUNNING', 'RETRY', 'UNKNOWN'";
+const OPEN_STATES: [StageState; 3] = [StageState::Running, StageState::Retry, StageState::Unknown];
 
 /// What the function takes: the texts of the key columns, the stage and the fence of the request, and where the row goes.
 const ARGUMENTS: &str = "key text[], stage text, fence bigint, next_stage text";
@@ -65,12 +66,12 @@ fn body(mapping: &WorkMapping) -> String {
 DECLARE
 {declared}    held record;
 BEGIN
-{checked}    SELECT t.{stage}::text AS stage, t.{state}::text AS state, t.{fence} AS fence, t.{closed} IS NOT NULL AS closed,
-        t.{attempts}::int4 AS attempts, t.{deferrals}::int4 AS deferrals, t.{epoch}::int4 AS epoch, t.{owner} AS owner,
-        t.{definition}::text AS definition, t.updated_at AS written_at, ARRAY[{texts}] AS key
+{checked}    SELECT t.{stage}::text AS stage, t.{state}::text AS state, {fence} AS fence, NOT ({is_open}) AS closed,
+        {attempts}::int4 AS attempts, {deferrals}::int4 AS deferrals, {epoch}::int4 AS epoch, {owner} AS owner,
+        {definition}::text AS definition, {written_at} AS written_at, ARRAY[{texts}] AS key
     INTO held
     FROM {table} AS t WHERE {matches} FOR NO KEY UPDATE;
-    IF NOT FOUND OR held.closed OR held.stage <> stage OR held.fence <> fence OR held.state NOT IN ({OPEN_STATES}) THEN
+    IF NOT FOUND OR held.closed OR held.stage <> stage OR held.fence <> fence OR held.state NOT IN ({open_states}) THEN
         RAISE EXCEPTION 'the request is stale: its work row has moved on' USING ERRCODE = 'PRF01',
             DETAIL = CASE WHEN held.fence IS NULL THEN 'There is no such row.'
                 ELSE format('The request is for stage %s at fence %s, and the row is in stage %s, %s, at fence %s.',
@@ -78,17 +79,14 @@ BEGIN
             HINT = 'Roll the transaction back, business writes and all, and answer 412 with Postrider-Outcome: stale.';
     END IF;
     UPDATE {table} AS t SET
-        {stage} = entered, {state} = becomes, {fence} = t.{fence} + 1,
-        {attempts} = CASE WHEN ends THEN t.{attempts} ELSE 0 END, {deferrals} = CASE WHEN ends THEN t.{deferrals} ELSE 0 END,
-        {next_at} = NULL, {until} = NULL, {owner} = NULL, request_hash = CASE WHEN ends THEN t.request_hash END,
-        {closed} = CASE WHEN ends THEN now() END, last_error = NULL, updated_at = now()
+        {stage} = entered, {state} = becomes, {changes}
     WHERE {matches};
     IF to_regclass({history_literal}) IS NOT NULL THEN
         INSERT INTO {history} (started_at, fence, work_table, epoch, attempt, deferrals, key, stage, definition, owner,
             outcome, reason, next_stage, next_state)
-        VALUES (CASE WHEN held.state = 'RUNNING' THEN held.written_at END, held.fence, {table_literal}::regclass, held.epoch,
+        VALUES (CASE WHEN held.state = {running} THEN held.written_at END, held.fence, {table_literal}::regclass, held.epoch,
             held.attempts, held.deferrals, held.key, held.stage, held.definition, held.owner, 'done_by_receiver',
-            CASE WHEN held.state <> 'RUNNING' THEN 'LATE: the attempt was ' || held.state END, entered::text, becomes::text);
+            CASE WHEN held.state <> {running} THEN 'LATE: the attempt was ' || held.state END, entered::text, becomes::text);
     END IF;
 END
 ",
@@ -96,19 +94,55 @@ END
         checked = checked_arguments(mapping.key.len()),
         stage = column(&mapping.stage),
         state = column(&mapping.stage_state),
-        fence = column(&mapping.fence),
-        closed = column(&mapping.closed_at),
-        attempts = column(&mapping.attempt_count),
-        deferrals = column(&mapping.deferral_count),
-        epoch = column(&mapping.epoch),
-        owner = column(&mapping.lease_owner),
-        next_at = column(&mapping.next_attempt_at),
-        until = column(&mapping.lease_until),
-        definition = column(DEFINITION_COLUMN),
+        fence = value(&mapping.fence, "0"),
+        is_open = is_open(mapping),
+        attempts = value(&mapping.attempt_count, "0"),
+        deferrals = value(&mapping.deferral_count, "0"),
+        epoch = value(&mapping.epoch, "0"),
+        owner = value(&mapping.lease_owner, "NULL::text"),
+        definition = value(&mapping.definition, "NULL"),
+        written_at = value(&mapping.updated_at, "NULL::timestamptz"),
+        open_states = OPEN_STATES.map(|state| quote_literal(mapping.states.word(state))).join(", "),
+        running = quote_literal(mapping.states.word(StageState::Running)),
+        changes = changes(mapping),
         history = WORK_HISTORY.qualified(),
         history_literal = quote_literal(&WORK_HISTORY.qualified()),
         table_literal = quote_literal(&table),
     )
+}
+
+/// A column of the row `t`, or what stands in its place where the table has none.
+fn value(column: &Option<String>, in_place: &str) -> String {
+    column.as_deref().map_or_else(|| in_place.to_owned(), |name| format!("t.{}", quote_identifier(name)))
+}
+
+/// What is written beside stage and state, of the columns that the table has.
+fn changes(mapping: &WorkMapping) -> String {
+    let kept_at_end = |column: &Option<String>| format!("CASE WHEN ends THEN {} ELSE 0 END", value(column, "0"));
+    let null = || "NULL".to_owned();
+    let lines = [
+        vec![(&mapping.fence, format!("{} + 1", value(&mapping.fence, "0")))],
+        vec![
+            (&mapping.attempt_count, kept_at_end(&mapping.attempt_count)),
+            (&mapping.deferral_count, kept_at_end(&mapping.deferral_count)),
+        ],
+        vec![
+            (&mapping.next_attempt_at, null()),
+            (&mapping.lease_until, null()),
+            (&mapping.lease_owner, null()),
+            (&mapping.request_hash, format!("CASE WHEN ends THEN {} END", value(&mapping.request_hash, "NULL"))),
+        ],
+        vec![
+            (&mapping.closed_at, "CASE WHEN ends THEN now() END".to_owned()),
+            (&mapping.last_error, null()),
+            (&mapping.updated_at, "now()".to_owned()),
+        ],
+    ];
+    let lines = lines.into_iter().map(|line| {
+        let there = line.into_iter().filter_map(|(column, value)| Some((quote_identifier(column.as_deref()?), value)));
+        there.map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join(", ")
+    });
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(",\n        ")
 }
 
 /// Variables of the columns' own types, whatever these are.
@@ -120,9 +154,11 @@ fn declared(mapping: &WorkMapping) -> String {
     format!(
         "{parts}    ends boolean := next_stage = {end};
     entered {stage} := CASE WHEN next_stage = {end} THEN stage ELSE next_stage END;
-    becomes {state} := CASE WHEN next_stage = {end} THEN 'DONE' ELSE 'PENDING' END;
+    becomes {state} := CASE WHEN next_stage = {end} THEN {done} ELSE {pending} END;
 ",
         end = quote_literal(END),
+        done = quote_literal(mapping.states.word(StageState::Done)),
+        pending = quote_literal(mapping.states.word(StageState::Pending)),
         stage = typed(&mapping.stage),
         state = typed(&mapping.stage_state),
     )

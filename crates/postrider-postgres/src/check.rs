@@ -18,7 +18,7 @@ use crate::client::Connection;
 use crate::objects::SourceObjects;
 use crate::options::ConnectOptions;
 
-pub use open_steps::{OpenStep, open_steps};
+pub use open_steps::{OpenStep, foreign_states, open_steps};
 
 /// The checks only read, and give up where somebody holds a catalogue.
 const PREAMBLE: &str =

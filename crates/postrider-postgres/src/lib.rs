@@ -5,6 +5,7 @@
 mod advance;
 mod check;
 mod client;
+mod columns;
 mod confirm;
 mod errors;
 mod identity;
@@ -20,14 +21,16 @@ mod replication;
 mod setup;
 mod slot_state;
 mod source;
+mod states;
 mod store;
 mod timeline;
 mod tls;
 mod wire;
 mod work_table;
 
-pub use check::{Finding, OpenStep, Severity, Subject, check, open_steps};
+pub use check::{Finding, OpenStep, Severity, Subject, check, foreign_states, open_steps};
 pub use client::connect_client;
+pub use columns::{Without, WorkColumn, refused_columns, work_columns};
 pub use objects::{Failover, SourceObjects};
 pub use operator::{Access, Deed, Expired, Note, Operator, RowFilter, TimelineEntry, TriedOnce, WorkRow};
 pub use options::ConnectOptions;

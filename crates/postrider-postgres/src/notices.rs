@@ -59,6 +59,7 @@ fn body(mapping: &WorkMapping) -> String {
         format!("json_build_array({})", parts.join(", "))
     };
     let told = mapping.version_columns();
+    let told: Vec<(&str, &str)> = told.into_iter().filter_map(|(member, column)| Some((member, column?))).collect();
     let members: Vec<String> =
         told.iter().map(|(member, column)| format!("'{member}', NEW.{}::text", quote_identifier(column))).collect();
     // As texts: a type's own `=` may be out of sight.

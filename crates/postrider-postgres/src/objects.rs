@@ -1,9 +1,11 @@
 //! What Postrider has or needs in a database, by name.
 
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::route::{DEFINITION_COLUMN, OutboxColumns, OutboxTable, Routing, WorkMapping};
+use postrider_core::route::{OutboxColumns, OutboxTable, Routing, WorkMapping};
+use postrider_core::work::StageState;
 
-use crate::quote::{quote_identifier, quote_table};
+use crate::columns::work_columns;
+use crate::quote::{quote_identifier, quote_literal, quote_table};
 
 /// The publication, the slot and the tables of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,9 +42,6 @@ pub enum Failover {
 pub(crate) const LISTS_MAJOR: u32 = 15;
 /// The first version with slots that standbys keep.
 pub(crate) const FAILOVER_MAJOR: u32 = 17;
-
-/// The columns that Postrider reads and writes although no mapping names them.
-pub(crate) const UNMAPPED_COLUMNS: [&str; 5] = ["request_hash", "payload", "definition", "last_error", "updated_at"];
 
 /// What to do about a mapped table that is not there.
 pub(crate) const MISSING_TABLE_HINT: &str =
@@ -89,6 +88,16 @@ pub(crate) fn work_name(mapping: &WorkMapping) -> String {
     quote_table(&mapping.schema, &mapping.table)
 }
 
+/// The row `t` is open, as a condition.
+pub(crate) fn is_open(mapping: &WorkMapping) -> String {
+    if let Some(closed_at) = &mapping.closed_at {
+        return format!("t.{} IS NULL", quote_identifier(closed_at));
+    }
+    let closed = StageState::ALL.into_iter().filter(|state| state.is_closed());
+    let words: Vec<String> = closed.map(|state| quote_literal(mapping.states.word(state))).collect();
+    format!("t.{}::text NOT IN ({})", quote_identifier(&mapping.stage_state), words.join(", "))
+}
+
 /// Why a work table is refused. `table` is quoted.
 pub(crate) fn spread_table(table: &str) -> String {
     format!("{table} is not one plain table: it is partitioned, or other tables inherit from it, or it is a view.")
@@ -102,12 +111,10 @@ pub(crate) fn event_columns(columns: &OutboxColumns) -> Vec<&str> {
     needed
 }
 
-/// The columns of a work table that the log must carry: all that is mapped, and no payload.
+/// The columns of a work table that the log must carry: all that a row version is made of, and no payload.
 pub(crate) fn streamed_columns(mapping: &WorkMapping) -> Vec<&str> {
     let mut columns: Vec<&str> = mapping.key.iter().map(String::as_str).collect();
-    columns.extend([DEFINITION_COLUMN, &mapping.stage, &mapping.stage_state, &mapping.epoch]);
-    columns.extend(changing_columns(mapping).into_iter().filter(|column| !UNMAPPED_COLUMNS.contains(column)));
-    columns.push(&mapping.closed_at);
+    columns.extend(mapping.version_columns().into_iter().filter_map(|(_, own)| own));
     let mut unique: Vec<&str> = Vec::new();
     for column in columns {
         if !unique.contains(&column) {
@@ -120,55 +127,42 @@ pub(crate) fn streamed_columns(mapping: &WorkMapping) -> Vec<&str> {
 /// The columns that a transition may write.
 pub(crate) fn written_columns(mapping: &WorkMapping) -> Vec<&str> {
     let mut columns = changing_columns(mapping);
-    columns.push(&mapping.closed_at);
+    columns.extend(mapping.closed_at.as_deref());
     columns
 }
 
 /// What to do about a column of the work table that is not there. `table` is quoted.
 pub(crate) fn missing_column_hint(mapping: &WorkMapping, table: &str, column: &str) -> String {
-    let number = [&mapping.attempt_count, &mapping.deferral_count, &mapping.epoch];
-    let time = [&mapping.next_attempt_at, &mapping.lease_until, &mapping.closed_at];
-    let is_one_of = |columns: &[&String]| columns.iter().any(|own| *own == column);
-    let definition = if is_one_of(&number) {
-        "int NOT NULL DEFAULT 0"
-    } else if column == mapping.fence {
-        "bigint NOT NULL DEFAULT 0"
-    } else if is_one_of(&time) {
-        "timestamptz"
-    } else if column == mapping.stage_state {
-        "text NOT NULL DEFAULT 'PENDING'"
-    } else if column == mapping.lease_owner {
-        "text"
-    } else {
-        match column {
-            "request_hash" => "bytea",
-            "payload" => "jsonb",
-            "definition" | "last_error" => "text",
-            "updated_at" => "timestamptz NOT NULL DEFAULT now()",
-            // Only the application knows its key and its first stage.
-            _ => return "Name the right column in the configuration.".to_owned(),
-        }
-    };
-    format!(
-        "Name the right column in the configuration, or add it: ALTER TABLE {table} ADD COLUMN {} {definition};",
-        quote_identifier(column)
+    if column == mapping.stage_state {
+        let addition = format!("text NOT NULL DEFAULT {};", quote_literal(mapping.states.word(StageState::Pending)));
+        let column = quote_identifier(column);
+        return format!(
+            "Name the right column in the configuration, or add it: ALTER TABLE {table} ADD COLUMN {column} {addition}"
+        );
+    }
+    let known = work_columns(mapping).into_iter().find(|(_, own)| *own == Some(column));
+    // Only the application knows its key and its first stage.
+    known.map_or_else(
+        || "Name the right column in the configuration.".to_owned(),
+        |(known, _)| known.cure(table, column),
     )
 }
 
 /// The columns that transitions before the last may write: an index on one of them costs every HOT update.
 pub(crate) fn changing_columns(mapping: &WorkMapping) -> Vec<&str> {
-    vec![
-        &mapping.stage,
-        &mapping.stage_state,
+    let optional = [
         &mapping.attempt_count,
         &mapping.deferral_count,
         &mapping.fence,
         &mapping.next_attempt_at,
         &mapping.lease_until,
         &mapping.lease_owner,
-        "request_hash",
-        "last_error",
-        "updated_at",
-        DEFINITION_COLUMN,
-    ]
+        &mapping.request_hash,
+        &mapping.last_error,
+        &mapping.updated_at,
+        &mapping.definition,
+    ];
+    let mut columns = vec![mapping.stage.as_str(), &mapping.stage_state];
+    columns.extend(optional.into_iter().flatten().map(String::as_str));
+    columns
 }

@@ -7,7 +7,7 @@ mod timeline;
 
 use std::fmt;
 
-use postrider_core::error::Result;
+use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::route::WorkMapping;
 use postrider_core::work::WorkVersion;
 
@@ -72,7 +72,12 @@ impl Operator {
             privileges = OPERATOR_ACTIONS.operate;
         }
         if access == Access::Reexecute {
-            written.push(&mapping.epoch);
+            let epoch = mapping.epoch.as_deref().ok_or_else(|| {
+                Error::new(ErrorKind::Table, "the work table has no epoch, so that a stage has one key for ever")
+                    .with_detail("The configuration says that it has no such column: work.columns.epoch is empty.")
+                    .with_hint("Add the column, and name it there; `postrider check` prints the statement.")
+            })?;
+            written.push(epoch);
         }
         let mut store = vec![(&OPERATOR_ACTIONS, privileges)];
         if history {

@@ -31,6 +31,7 @@ use crate::check::access;
 use crate::client::Session;
 use crate::objects::written_columns;
 use crate::options::ConnectOptions;
+use crate::states;
 use crate::store::WORK_HISTORY;
 use claim::ClaimStatements;
 use layout::Layout;
@@ -110,6 +111,7 @@ impl PgWorkTable {
         let store: &[_] = if settings.history { &[(&WORK_HISTORY, WORK_HISTORY.run)] } else { &[] };
         access::require(&connection, mapping, &written_columns(mapping), store).await?;
         let layout = Layout::load(&connection, mapping, settings.history).await?;
+        states::require(&connection, mapping).await?;
         drop(connection);
         let owner_lock = OwnerLock::take(options.clone(), settings.owner).await?;
         Ok(PgWorkTable {

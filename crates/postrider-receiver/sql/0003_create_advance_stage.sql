@@ -39,7 +39,7 @@ BEGIN
         RAISE EXCEPTION 'the next stage is the one that the row is in' USING ERRCODE = 'invalid_parameter_value',
             HINT = 'Name another stage, or DONE to end the workflow.';
     END IF;
-    SELECT t.stage::text AS stage, t.stage_state::text AS state, t.fence AS fence, t.closed_at IS NOT NULL AS closed,
+    SELECT t.stage::text AS stage, t.stage_state::text AS state, t.fence AS fence, NOT (t.closed_at IS NULL) AS closed,
         t.attempt_count::int4 AS attempts, t.deferral_count::int4 AS deferrals, t.epoch::int4 AS epoch, t.lease_owner AS owner,
         t.definition::text AS definition, t.updated_at AS written_at, ARRAY[t.group_id::text, t.quote_id::text] AS key
     INTO held

@@ -30,7 +30,7 @@ pub fn definitions(attempt_limit: u32) -> Definitions {
         endpoint: "http://core".into(),
         next: vec![Next::of(STAGES.get(place + 1).copied().unwrap_or(END))],
         attempt_limit,
-        deferral_limit: 50,
+        deferral_limit: Some(50),
         timeout: TIMEOUT,
         lease: LEASE,
         backoff: Backoff { first: Duration::from_millis(50), max: Duration::from_secs(1) },

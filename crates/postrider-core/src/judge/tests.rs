@@ -11,7 +11,7 @@ fn policy() -> StagePolicy {
         endpoint: "http://core".into(),
         next: vec![Next::End],
         attempt_limit: 5,
-        deferral_limit: 10,
+        deferral_limit: Some(10),
         timeout: Duration::from_secs(30),
         lease: Duration::from_secs(60),
         backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) },
@@ -197,6 +197,12 @@ fn deferrals_have_a_budget_of_their_own() {
     let at = Attempt { deferrals: 10, ..attempt(1) };
     let verdict = judge(&policy(), at, &answered(429, None, Some(1)));
     expect!["park: DEFERRALS_USED_UP: NOT_PROCESSED (HTTP 429)"].assert_eq(&show(&verdict));
+    // Where nobody counts them, being put off uses an attempt: a limit must hold.
+    let uncounted = StagePolicy { deferral_limit: None, ..policy() };
+    let verdict = |number, status| show(&judge(&uncounted, attempt(number), &answered(status, None, Some(1))));
+    expect!["retry in 1.099999s: NOT_PROCESSED (HTTP 429)"].assert_eq(&verdict(1, 429));
+    expect!["retry in 1.099999s: IN_PROGRESS (HTTP 409)"].assert_eq(&verdict(4, 409));
+    expect!["park: ATTEMPTS_USED_UP: NOT_PROCESSED (HTTP 429)"].assert_eq(&verdict(5, 429));
 }
 
 #[test]

@@ -122,21 +122,8 @@ fn every_update_alarms_where_no_poller_can_mark() {
 #[test]
 fn a_truncate_alarms_for_each_table_of_ours_and_for_no_other() {
     let work = WorkMapping::default();
-    let columns = [
-        "group_id",
-        "quote_id",
-        &work.stage,
-        &work.stage_state,
-        &work.attempt_count,
-        &work.deferral_count,
-        &work.fence,
-        &work.epoch,
-        &work.next_attempt_at,
-        &work.lease_until,
-        &work.lease_owner,
-        &work.closed_at,
-        "definition",
-    ];
+    let columns: Vec<&str> = work.version_columns().into_iter().filter_map(|(_, own)| own).collect();
+    let columns = [&["group_id", "quote_id"], columns.as_slice()].concat();
     let truncate = |oids: &[u32]| message(|out| encode::truncate(out, oids, false, false));
     let messages = [
         table(1, "outbox_event", &OUTBOX),

@@ -4,9 +4,9 @@
 //! other session does comes as a transactional logical message that a trigger writes, which
 //! `postrider setup` makes: a JSON object with the columns under their canonical names, all of them text or null.
 
-use super::{ShapeError, WorkChange, version_of};
+use super::{ShapeError, Words, WorkChange, version_of};
 use crate::pgoutput::TupleValue;
-use crate::route::{VERSION_COLUMNS, WorkNotice};
+use crate::route::{NO_COLUMN, VERSION_COLUMNS, WorkNotice, work_slot};
 use crate::value::ValueProblem;
 use crate::work::WorkKey;
 use serde_json::{Map, Value};
@@ -22,11 +22,18 @@ pub fn noticed_change(notice: &WorkNotice<'_>) -> Result<WorkChange, ShapeError>
     if members.contains_key("gone") {
         return Ok(WorkChange::Gone(key("gone")?));
     }
-    let columns = VERSION_COLUMNS.map(|member| match members.get(member) {
-        Some(Value::String(text)) => TupleValue::Text(text.as_bytes()),
-        _ => TupleValue::Null,
-    });
-    let version = version_of(key("key")?, columns, |slot, problem| {
+    let mut columns = NO_COLUMN;
+    for (column, member) in columns.iter_mut().zip(VERSION_COLUMNS) {
+        match members.get(member) {
+            Some(Value::String(text)) => *column = TupleValue::Text(text.as_bytes()),
+            Some(_) => *column = TupleValue::Null,
+            // The trigger tells of no column that the table does not have.
+            None => {}
+        }
+    }
+    let has_closed_at = VERSION_COLUMNS.get(work_slot::CLOSED_AT).is_some_and(|member| members.contains_key(*member));
+    let words = Words { states: notice.states, closes_by_state: !has_closed_at };
+    let version = version_of(key("key")?, columns, words, |slot, problem| {
         error(VERSION_COLUMNS.get(slot).copied().unwrap_or_default(), problem)
     })?;
     let moved_from = members.contains_key("was").then(|| key("was")).transpose()?;

@@ -8,8 +8,10 @@ use crate::position::{Generation, Lsn};
 use crate::relation::{Column, Relation, ReplicaIdentity};
 use crate::route::{OutboxPrefix, OutboxTable, Route, Router, Routing, WorkMapping};
 use crate::transaction::{Part, PartHead, PartKind, TransactionBatch, push_message};
+use crate::work::{StageState, StateWords};
 use expect_test::{Expect, expect};
 use std::fmt::Write;
+use std::sync::Arc;
 
 const ALL_KINDS: &str = include_str!("../../tests/golden/pg15/all_kinds.hex");
 
@@ -136,12 +138,16 @@ fn insert(texts: &[Option<&str>]) -> Vec<u8> {
 }
 
 fn shape(messages: &[Vec<u8>]) -> Result<String, ShapeError> {
+    shape_by(routing(), messages)
+}
+
+fn shape_by(routing: Routing, messages: &[Vec<u8>]) -> Result<String, ShapeError> {
     let mut block = Vec::new();
     for message in messages {
         assert!(push_message(&mut block, message));
     }
     let mut text = String::new();
-    shape_part(&mut Decoder::new(), &mut Router::new(routing()), Part::new(HEAD, &block), &mut text)?;
+    shape_part(&mut Decoder::new(), &mut Router::new(routing), Part::new(HEAD, &block), &mut text)?;
     Ok(text)
 }
 
@@ -360,6 +366,53 @@ fn what_an_update_did_not_touch_comes_from_the_whole_old_row() {
             r#"column "quote_id" of table "public.pending_work" is not in the log, because the update did not touch it"#
         ]],
     );
+}
+
+/// A table of somebody's own: its key, where a row is, and its words for that.
+fn bare_routing() -> Routing {
+    let own = [(StageState::Running, "IN_PROGRESS".to_owned()), (StageState::Done, "OK".to_owned())];
+    let mapping = WorkMapping {
+        table: "jobs".into(),
+        key: vec!["id".into()],
+        stage: "step".into(),
+        stage_state: "status".into(),
+        states: Arc::new(StateWords::new(&own.into()).expect("words of their own")),
+        attempt_count: None,
+        deferral_count: None,
+        fence: None,
+        epoch: None,
+        next_attempt_at: None,
+        lease_until: None,
+        lease_owner: None,
+        closed_at: None,
+        definition: None,
+        ..WorkMapping::default()
+    };
+    Routing { work: Some(mapping), ..Routing::default() }
+}
+
+#[test]
+fn a_table_may_have_words_of_its_own_and_no_more_than_a_key_a_stage_and_a_state() {
+    let jobs = table(3, "jobs", &[("id", 20), ("note", 25), ("step", 25), ("status", 25)]);
+    let insert = |status| {
+        let row = [Some("7"), None, Some("A"), Some(status)];
+        let values =
+            row.map(|text: Option<&str>| text.map_or(TupleValue::Null, |text| TupleValue::Text(text.as_bytes())));
+        message(|out| encode::insert(out, 3, &values))
+    };
+    let prefix = "postrider.work:public.jobs";
+    let content = br#"{"key":["7"],"stage":"A","stage_state":"OK"}"#;
+    let told = crate::pgoutput::LogicalMessage { transactional: true, lsn: Lsn(1), prefix, content };
+    let messages =
+        [jobs.clone(), insert("PENDING"), insert("IN_PROGRESS"), message(|out| encode::logical_message(out, &told))];
+    expect![[r#"
+        Version { version: WorkVersion { key: WorkKey(["7"]), definition: None, stage: StageName("A"), state: Pending, attempt_count: 0, deferral_count: 0, fence: 0, epoch: 0, next_attempt_at: None, lease_until: None, lease_owner: None, closed: false }, moved_from: None }
+        Version { version: WorkVersion { key: WorkKey(["7"]), definition: None, stage: StageName("A"), state: Running, attempt_count: 0, deferral_count: 0, fence: 0, epoch: 0, next_attempt_at: None, lease_until: None, lease_owner: None, closed: false }, moved_from: None }
+        Version { version: WorkVersion { key: WorkKey(["7"]), definition: None, stage: StageName("A"), state: Done, attempt_count: 0, deferral_count: 0, fence: 0, epoch: 0, next_attempt_at: None, lease_until: None, lease_owner: None, closed: true }, moved_from: None }
+    "#]]
+    .assert_eq(&shape_by(bare_routing(), &messages).unwrap());
+    let ours = shape_by(bare_routing(), &[jobs, insert("RUNNING")]).unwrap_err();
+    assert_eq!(ours.to_string(), "column \"status\" of table \"public.jobs\" is not a stage state");
 }
 
 fn notice(content: &[u8]) -> Vec<u8> {

@@ -47,7 +47,7 @@ pub(super) fn stage(name: &str, endpoint: &str, rate: Option<Rate>) -> StagePoli
         endpoint: endpoint.into(),
         next: vec![Next::End],
         attempt_limit: 5,
-        deferral_limit: 5,
+        deferral_limit: Some(5),
         timeout: Duration::from_secs(30),
         lease: Duration::from_secs(60),
         backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(1) },

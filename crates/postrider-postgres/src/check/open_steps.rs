@@ -1,12 +1,12 @@
-//! Under which definition and in which stage the open rows are.
+//! Under which definition, in which stage and in which state the open rows are.
 
 use postrider_core::error::Result;
-use postrider_core::route::{DEFINITION_COLUMN, WorkMapping};
-use postrider_core::work::{DefinitionName, StageName};
+use postrider_core::route::WorkMapping;
+use postrider_core::work::{DefinitionName, StageName, StageState};
 
 use super::{PREAMBLE, field};
 use crate::client::{Connection, Parameters};
-use crate::objects::work_name;
+use crate::objects::{is_open, work_name};
 use crate::options::ConnectOptions;
 use crate::quote::quote_identifier;
 
@@ -33,13 +33,13 @@ pub async fn open_steps(options: &ConnectOptions, mapping: &WorkMapping) -> Resu
     let connection = Connection::open(options, PREAMBLE).await?;
     let text = format!(
         "SELECT definition, stage, count(*) \
-         FROM (SELECT {definition}::text AS definition, {stage}::text AS stage FROM {table} \
-               WHERE {closed_at} IS NULL LIMIT {ROWS_MAX}) AS open \
+         FROM (SELECT {definition}::text AS definition, {stage}::text AS stage FROM {table} AS t \
+               WHERE {is_open} LIMIT {ROWS_MAX}) AS open \
          GROUP BY definition, stage ORDER BY count(*) DESC, definition, stage LIMIT {STEPS_MAX}",
-        definition = quote_identifier(DEFINITION_COLUMN),
+        definition = mapping.definition.as_deref().map_or_else(|| "NULL".to_owned(), quote_identifier),
         stage = quote_identifier(&mapping.stage),
         table = work_name(mapping),
-        closed_at = quote_identifier(&mapping.closed_at),
+        is_open = is_open(mapping),
     );
     let rows = connection.query(&text.into(), &Parameters::new()).await?;
     let step = |row| {
@@ -50,4 +50,23 @@ pub async fn open_steps(options: &ConnectOptions, mapping: &WorkMapping) -> Resu
         })
     };
     rows.iter().map(step).collect()
+}
+
+/// The words in the column of the state that are no state's, each with the number of open rows that have it, most rows first.
+///
+/// # Errors
+/// What connecting gives, and a table or a column that is not there.
+pub async fn foreign_states(options: &ConnectOptions, mapping: &WorkMapping) -> Result<Vec<(String, u64)>> {
+    let connection = Connection::open(options, PREAMBLE).await?;
+    let text = format!(
+        "SELECT word, count(*) FROM (SELECT coalesce({state}::text, '') AS word FROM {table} AS t \
+           WHERE {is_open} LIMIT {ROWS_MAX}) AS open \
+         WHERE NOT word = ANY ($1::text[]) GROUP BY word ORDER BY count(*) DESC, word LIMIT {STEPS_MAX}",
+        state = quote_identifier(&mapping.stage_state),
+        table = work_name(mapping),
+        is_open = is_open(mapping),
+    );
+    let known = StageState::ALL.map(|state| mapping.states.word(state).to_owned()).to_vec();
+    let rows = connection.query(&text.into(), &vec![Box::new(known)]).await?;
+    rows.iter().map(|row| Ok((field(row, 0)?, field::<i64>(row, 1)?.unsigned_abs()))).collect()
 }

@@ -8,11 +8,13 @@ use postrider_core::route::{OutboxTable, WorkMapping};
 use super::{Finding, Severity, Subject, field};
 use crate::advance;
 use crate::client::{Connection, Parameters};
+use crate::columns::{Without, WorkColumn, work_columns};
 use crate::objects::{
     MISSING_TABLE_HINT, SPREAD_TABLE_HINT, SourceObjects, changing_columns, event_columns, missing_column_hint,
     outbox_name, spread_table, work_name,
 };
 use crate::quote::quote_identifier;
+use crate::states;
 
 /// Above this share of a page, a burst of updates finds no room on its page.
 const FILLFACTOR_MAX: i64 = 70;
@@ -53,7 +55,11 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
     }
     if let Some(mapping) = &objects.routing.work {
         match Facts::load(connection, objects, Subject::WorkTable, (&mapping.schema, &mapping.table)).await? {
-            Some(facts) => findings.extend(facts.judge_work(mapping)),
+            Some(facts) => {
+                findings.extend(facts.judge_work(mapping));
+                let unwritable = states::unwritable(connection, mapping).await?;
+                findings.extend(unwritable.map(|sentence| facts.error(sentence, states::UNWRITABLE_HINT.to_owned())));
+            }
             None => findings.push(missing(Subject::WorkTable, &work_name(mapping))),
         }
         if objects.same_tx && !advance::is_there(connection, mapping).await? {
@@ -132,6 +138,7 @@ impl Facts {
                 self.judge_column(column, types, &missing_column_hint(mapping, &self.name, column))
             })
             .collect();
+        findings.extend(self.judge_lacking(mapping));
         findings.extend(self.judge_key(mapping));
         findings.extend(self.judge_identity());
         findings.extend(self.judge_indexes(mapping));
@@ -149,6 +156,25 @@ impl Facts {
             )),
             Some(_) => None,
         }
+    }
+
+    /// What the table does without.
+    fn judge_lacking(&self, mapping: &WorkMapping) -> Vec<Finding> {
+        let lacking = work_columns(mapping).into_iter().filter(|(_, own)| own.is_none());
+        let judge = |(column, _): (&WorkColumn, Option<&str>)| {
+            let (severity, why) = match column.without {
+                Without::Refused(why) => (Severity::Error, why),
+                Without::Loses(what) => (Severity::Note, what),
+            };
+            Finding::new(
+                severity,
+                ErrorKind::Table,
+                self.subject,
+                format!("The table {} has no column for {}. {why}", self.name, column.name),
+                format!("To have it: {}", column.addition(&self.name, column.name)),
+            )
+        };
+        lacking.map(judge).collect()
     }
 
     /// Two rows under one key would be claimed as one.
@@ -213,8 +239,9 @@ impl Facts {
                 ));
             }
         }
-        let closed_at = &mapping.closed_at;
-        if !self.indexes.values().any(|columns| columns.contains(closed_at)) {
+        if let Some(closed_at) = &mapping.closed_at
+            && !self.indexes.values().any(|columns| columns.contains(closed_at))
+        {
             findings.push(warn(
                 format!("The table {name} has no index of its open rows: at each start all rows are read."),
                 format!(
@@ -243,21 +270,9 @@ impl Facts {
 
 /// The columns of a work table and the types that each may have; an empty list is any type that has a text.
 fn wanted(mapping: &WorkMapping) -> Vec<(&str, &'static [&'static str])> {
-    const TEXT: &[&str] = &["text", "varchar"];
-    const COUNT: &[&str] = &["int2", "int4", "int8"];
-    const TIME: &[&str] = &["timestamptz"];
     let mut wanted: Vec<(&str, &[&str])> = mapping.key.iter().map(|column| (column.as_str(), &[][..])).collect();
-    wanted.extend([(mapping.stage.as_str(), &[][..]), (&mapping.stage_state, &[]), (&mapping.lease_owner, TEXT)]);
-    wanted.extend(
-        [&mapping.attempt_count, &mapping.deferral_count, &mapping.epoch].map(|column| (column.as_str(), COUNT)),
-    );
-    // A fence that runs out of numbers would have to fall.
-    wanted.push((&mapping.fence, &["int8"]));
-    wanted.extend(
-        [&mapping.next_attempt_at, &mapping.lease_until, &mapping.closed_at].map(|column| (column.as_str(), TIME)),
-    );
-    wanted.extend([("request_hash", &["bytea"][..]), ("payload", &["jsonb", "json", "text"]), ("definition", TEXT)]);
-    wanted.extend([("last_error", &["text"][..]), ("updated_at", TIME)]);
+    wanted.extend([(mapping.stage.as_str(), &[][..]), (&mapping.stage_state, &[])]);
+    wanted.extend(work_columns(mapping).into_iter().filter_map(|(column, own)| Some((own?, column.types))));
     wanted
 }
 

@@ -43,20 +43,24 @@ impl Operator {
         }
         let first = format!(
             "(SELECT min(h.started_at) FROM {history} AS h WHERE h.key = ARRAY[{key}] COLLATE \"default\" AND h.work_table = t.tableoid \
-              AND h.stage = t.{stage}::text AND h.epoch = t.{epoch} AND NOT coalesce({NOT_ACTED_ON}, false))",
+              AND h.stage = t.{stage}::text AND h.epoch = {epoch} AND NOT coalesce({NOT_ACTED_ON}, false))",
             history = WORK_HISTORY.qualified(),
             key = layout.key_texts(),
             stage = layout.stage.name,
-            epoch = layout.epoch.name,
+            epoch = layout.epoch.value(),
         );
-        // Without a history of it the row's own time is all there is; without a hash nothing was ever sent.
+        // Without a history of it the row's own time is all there is; without a hash, in a table that has them, nothing was ever sent.
         let first = if layout.history { first } else { "NULL::timestamptz".to_owned() };
         let text: Arc<str> = format!(
             "SELECT ord, since::text FROM (SELECT asked.ord, asked.kept_micros, \
-               CASE WHEN t.{hash} IS NOT NULL THEN coalesce({first}, t.{updated}) END AS since \
+               CASE WHEN {sent} THEN coalesce({first}, t.{updated}) END AS since \
                FROM ({asked}) AS asked JOIN {table} AS t ON {keys}) AS s \
              WHERE since < now() - kept_micros * interval '1 microsecond'",
-            hash = layout.request_hash.name,
+            sent = if layout.request_hash.is_there() {
+                format!("t.{} IS NOT NULL", layout.request_hash.name)
+            } else {
+                "true".to_owned()
+            },
             updated = layout.updated_at.name,
             asked = layout.asked(&[("int8", "kept_micros")]),
             table = layout.table,

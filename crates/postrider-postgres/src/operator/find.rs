@@ -28,8 +28,7 @@ impl RowFilter {
     }
 
     fn is_of_closed(&self) -> bool {
-        let closed = [StageState::Done, StageState::Cancelled, StageState::Compensated];
-        self.state.is_some_and(|state| closed.contains(&state))
+        self.state.is_some_and(StageState::is_closed)
     }
 }
 
@@ -76,17 +75,20 @@ impl Operator {
             condition(&format!("t.{}::text = ?::text", layout.stage.name), Box::new(stage.as_str().to_owned()));
         }
         if let Some(state) = filter.state {
-            condition(&format!("t.{}::text = ?::text", layout.stage_state.name), Box::new(state.as_str()));
+            condition(
+                &format!("t.{}::text = ?::text", layout.stage_state.name),
+                Box::new(layout.states.word(state).to_owned()),
+            );
         }
         if let Some(pattern) = &filter.reason_like {
-            condition(&format!("t.{} LIKE ?::text", layout.last_error.name), Box::new(pattern.clone()));
+            condition(&format!("{} LIKE ?::text", layout.last_error.value()), Box::new(pattern.clone()));
         }
         if let Some(age) = filter.older_than {
             let text = format!("t.{} < now() - ?::int8 * interval '1 microsecond'", layout.updated_at.name);
             condition(&text, Box::new(micros(age)));
         }
         if !filter.is_of_closed() {
-            conditions.push(format!("t.{} IS NULL", layout.closed_at.name));
+            conditions.push(layout.is_open.clone());
         }
         let conditions = if conditions.is_empty() { "true".to_owned() } else { conditions.join(" AND ") };
         let text = format!(
@@ -101,9 +103,9 @@ impl Operator {
     fn columns(&self) -> String {
         let layout = &self.layout;
         format!(
-            "{}, t.{}::text, t.{updated}::text, extract(epoch FROM now() - t.{updated})::float8",
+            "{}, {}::text, t.{updated}::text, extract(epoch FROM now() - t.{updated})::float8",
             layout.version_columns(),
-            layout.last_error.name,
+            layout.last_error.value(),
             updated = layout.updated_at.name,
         )
     }

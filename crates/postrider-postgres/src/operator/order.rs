@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use postrider_core::error::Result;
 use postrider_core::order::Ordered;
-use postrider_core::work::WorkKey;
+use postrider_core::work::{StageState, WorkKey};
 
 use super::{Operator, WorkRow};
 use crate::store::OPERATOR_ACTIONS;
@@ -36,10 +36,11 @@ impl Operator {
         let mut parameters = key_parameters(layout.key.len(), rows.iter().map(|row| &row.version.key))?;
         let versions = || rows.iter().map(|row| &row.version);
         parameters.push(Box::new(versions().map(|version| version.stage.as_str().to_owned()).collect::<Vec<_>>()));
-        parameters.push(Box::new(versions().map(|version| version.state.as_str().to_owned()).collect::<Vec<_>>()));
+        let word = |state| layout.states.word(state).to_owned();
+        parameters.push(Box::new(versions().map(|version| word(version.state)).collect::<Vec<_>>()));
         parameters.push(Box::new(versions().map(|version| version.fence).collect::<Vec<_>>()));
         parameters.push(Box::new(ordered.stage.as_ref().map(|stage| stage.as_str().to_owned())));
-        parameters.push(Box::new(ordered.state.as_str()));
+        parameters.push(Box::new(word(ordered.state)));
         parameters.push(Box::new(ordered.resets_budget));
         parameters.push(Box::new(ordered.forgets_hash));
         parameters.push(Box::new(ordered.closes));
@@ -63,14 +64,14 @@ fn statement(layout: &Layout, raises_epoch: bool) -> Arc<str> {
     let told = Told { outcome: "'interrupted'", reason: &scalar(7, "text"), http_status: "NULL::int4" };
     // An attempt that is under way ends here, for the history: what comes of it later is stale.
     let interrupted = if layout.history {
-        format!(", told AS ({})", history::insert("state_before = 'RUNNING'"))
+        format!(", told AS ({})", history::insert(&format!("state_before = {}", layout.word(StageState::Running))))
     } else {
         String::new()
     };
     format!(
-        "WITH asked AS ({asked}), held AS (SELECT t.ctid AS row_id, asked.*, t.{error}::text AS reason_before{before} \
+        "WITH asked AS ({asked}), held AS (SELECT t.ctid AS row_id, asked.*, {error}::text AS reason_before{before} \
            FROM asked JOIN {table} AS t ON {keys} \
-           WHERE t.{stage}::text = asked.stage AND t.{state}::text = asked.state AND t.{fence} = asked.fence \
+           WHERE t.{stage}::text = asked.stage AND t.{state}::text = asked.state AND t.{fence} = asked.fence AND {all} \
            ORDER BY {order} FOR NO KEY UPDATE OF t), \
          written AS (UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id \
            RETURNING asked.ord, t.{fence}::int8 AS fence_after, asked.reason_before{returned}){interrupted}, \
@@ -80,13 +81,15 @@ fn statement(layout: &Layout, raises_epoch: bool) -> Arc<str> {
              next_state, fence_after, epoch FROM written) \
          SELECT ord, fence_after FROM written",
         asked = layout.asked(&SEEN),
-        error = layout.last_error.name,
+        error = layout.last_error.value(),
         before = history::before(layout),
         table = layout.table,
         keys = layout.key_matches(),
         stage = layout.stage.name,
         state = layout.stage_state.name,
         fence = layout.fence.name,
+        // Which of these are written depends on the table's columns; the server wants each parameter to stand somewhere.
+        all = format_args!("num_nonnulls({}, {}, {}) > 0", scalar(4, "bool"), scalar(5, "bool"), scalar(6, "text")),
         order = layout.key_list(),
         change = change(layout, raises_epoch, scalar),
         returned = history::returned(layout, &told),

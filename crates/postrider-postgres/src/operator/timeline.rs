@@ -70,7 +70,15 @@ impl Operator {
         let parts: Vec<String> = key.parts().map(str::to_owned).collect();
         let parameters: Parameters = vec![Box::new(parts)];
         let rows = self.connection.query(&text.into(), &parameters).await?;
-        rows.iter().map(|row| entry(row).map_err(unreadable)).collect()
+        let mut entries: Vec<TimelineEntry> =
+            rows.iter().map(|row| entry(row).map_err(unreadable)).collect::<Result<_>>()?;
+        // On record are the table's own words.
+        for entry in &mut entries {
+            if let Some(state) = self.layout.states.state(&entry.next_state) {
+                state.as_str().clone_into(&mut entry.next_state);
+            }
+        }
+        Ok(entries)
     }
 }
 

@@ -40,10 +40,11 @@ impl<'a> Cells<'a> {
     pub(crate) fn take_count<'c>(&mut self, column: &'c Column) -> Result<u32, Unreadable<'c>> {
         u32::try_from(self.take::<i64>(column)?).map_err(|_| Unreadable(column))
     }
+}
 
-    /// The next cell, a word that `T` knows.
-    pub(crate) fn take_word<'c, T: std::str::FromStr>(&mut self, column: &'c Column) -> Result<T, Unreadable<'c>> {
-        self.take::<&str>(column)?.parse().map_err(|_| Unreadable(column))
+impl<'a> Unreadable<'a> {
+    pub(crate) fn of(column: &'a Column) -> Unreadable<'a> {
+        Unreadable(column)
     }
 }
 

@@ -139,7 +139,7 @@ fn parameters(layout: &Layout, owner: OwnerId, checkpoints: &[Checkpoint]) -> Re
     parameters.push(Box::new(checkpoints.iter().map(|checkpoint| text(checkpoint.stage.as_str())).collect::<Vec<_>>()));
     parameters.push(Box::new(checkpoints.iter().map(|checkpoint| checkpoint.fence).collect::<Vec<_>>()));
     parameters.push(Box::new(written.iter().map(|row| row.next.map(|next| text(next.as_str()))).collect::<Vec<_>>()));
-    parameters.push(Box::new(written.iter().map(|row| text(row.state.as_str())).collect::<Vec<_>>()));
+    parameters.push(Box::new(written.iter().map(|row| text(layout.states.word(row.state))).collect::<Vec<_>>()));
     parameters.push(Box::new(written.iter().map(|row| row.attempts_more).collect::<Vec<_>>()));
     parameters.push(Box::new(written.iter().map(|row| row.deferrals_more).collect::<Vec<_>>()));
     parameters.push(Box::new(written.iter().map(|row| row.after.map(micros)).collect::<Vec<_>>()));
@@ -168,14 +168,18 @@ fn outcome(transition: &Transition) -> &'static str {
 }
 
 fn guard(layout: &Layout) -> String {
+    let number = layout.key.len() + asked(layout).len() + 1;
+    // Where no owner is written, the fence alone says whose claim it is.
+    let owner = match layout.lease_owner.is_there() {
+        true => format!("t.{} = ${number}::text", layout.lease_owner.name),
+        false => format!("${number}::text IS NOT NULL"),
+    };
     format!(
-        "t.{stage}::text = asked.stage AND t.{fence} = asked.fence AND t.{owner} = ${number}::text \
-         AND t.{state}::text = 'RUNNING'",
+        "t.{stage}::text = asked.stage AND t.{fence} = asked.fence AND {owner} AND t.{state}::text = {running}",
         stage = layout.stage.name,
         fence = layout.fence.name,
-        owner = layout.lease_owner.name,
         state = layout.stage_state.name,
-        number = layout.key.len() + asked(layout).len() + 1,
+        running = layout.word(StageState::Running),
     )
 }
 
@@ -190,8 +194,10 @@ fn change(layout: &Layout) -> String {
     let leased = "asked.lease_micros IS NOT NULL";
     // The row's first claim of all is given back: nothing was sent under this hash, and the payload may still be changed. Counts say
     // nothing of that, since a person may have reset them.
-    let unsent = format!("asked.next_stage IS NULL AND asked.state = 'PENDING' AND t.{} = 1", fence.name);
-    let ended = "asked.next_stage IS NOT NULL OR asked.state = 'DONE'";
+    let pending = layout.word(StageState::Pending);
+    let unsent = format!("asked.next_stage IS NULL AND asked.state = {pending} AND t.{} = 1", fence.name);
+    let done = format!("asked.state = {}", layout.word(StageState::Done));
+    let ended = format!("asked.next_stage IS NOT NULL OR {done}");
     assignments(&[
         (stage, format!("coalesce(asked.next_stage::{}, t.{})", stage.type_name, stage.name)),
         (stage_state, format!("asked.state::{}", stage_state.type_name)),
@@ -209,7 +215,7 @@ fn change(layout: &Layout) -> String {
                 request_hash.name
             ),
         ),
-        (closed_at, format!("CASE WHEN asked.state = 'DONE' THEN now() ELSE t.{} END", closed_at.name)),
+        (closed_at, format!("CASE WHEN {done} THEN now() ELSE t.{} END", closed_at.name)),
         (last_error, format!("CASE WHEN {ended} THEN NULL ELSE coalesce(asked.reason, t.{}) END", last_error.name)),
         (&layout.updated_at, "now()".to_owned()),
     ])

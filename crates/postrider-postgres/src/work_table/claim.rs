@@ -51,11 +51,11 @@ impl ClaimStatements {
 fn statement(layout: &Layout, tells: bool) -> Arc<str> {
     let held = format!(
         "WITH asked AS ({asked}), held AS (\
-           SELECT t.ctid AS row_id, asked.*, t.{hash} AS known_hash, {payload} AS payload_text{before} \
+           SELECT t.ctid AS row_id, asked.*, {hash} AS known_hash, {payload} AS payload_text{before} \
            FROM asked JOIN {table} AS t ON {keys} WHERE {guard} \
            ORDER BY {order} FOR NO KEY UPDATE OF t SKIP LOCKED)",
         asked = layout.asked(&ASKED),
-        hash = layout.request_hash.name,
+        hash = layout.request_hash.value(),
         payload = layout.payload_text(),
         before = if tells { history::before(layout) } else { String::new() },
         table = layout.table,
@@ -74,7 +74,8 @@ fn statement(layout: &Layout, tells: bool) -> Arc<str> {
     }
     let lost = lost(layout);
     let told = Told { outcome: "'taken_over'", reason: &lost, http_status: "NULL::int4" };
-    (held + &history::finish(layout, &update, &reply, &told, "state_before = 'RUNNING'")).into()
+    let ended = format!("state_before = {}", layout.word(StageState::Running));
+    (held + &history::finish(layout, &update, &reply, &told, &ended)).into()
 }
 
 /// Claims what the guard allows, and answers for what it claimed. A claimed row that cannot be read is missing from the answers.
@@ -120,20 +121,23 @@ fn dead_owners(layout: &Layout) -> String {
 fn guard(layout: &Layout) -> String {
     let Layout { stage, stage_state, attempt_count, fence, next_attempt_at, lease_until, lease_owner, .. } = layout;
     format!(
-        "t.{stage}::text = asked.stage AND t.{fence} = asked.fence \
-         AND (asked.refusal IS NULL OR coalesce(t.{definition}::text, asked.definition) = asked.definition) AND (\
-           (t.{state}::text IN ('PENDING', 'RETRY') AND t.{attempts} < asked.attempt_limit \
+        "t.{stage}::text = asked.stage AND t.{fence} = asked.fence AND {owner} IS NOT NULL \
+         AND (asked.refusal IS NULL OR coalesce({definition}::text, asked.definition) = asked.definition) AND (\
+           (t.{state}::text IN ({waiting}) AND t.{attempts} < asked.attempt_limit \
             AND (t.{next} IS NULL OR t.{next} <= now() OR asked.refusal IS NOT NULL)) \
-           OR (asked.take_over AND t.{state}::text = 'RUNNING' \
-               AND (t.{until} IS NULL OR t.{until} < now() OR t.{lease_owner} = ANY ({dead}))))",
+           OR (asked.take_over AND t.{state}::text = {running} \
+               AND (t.{until} IS NULL OR t.{until} < now() OR {lease_owner} = ANY ({dead}))))",
         stage = stage.name,
-        definition = layout.definition.name,
+        definition = layout.definition.value(),
         fence = fence.name,
+        owner = owner(layout),
+        waiting = layout.words(&[StageState::Pending, StageState::Retry]),
+        running = layout.word(StageState::Running),
         state = stage_state.name,
         attempts = attempt_count.name,
         next = next_attempt_at.name,
         until = lease_until.name,
-        lease_owner = lease_owner.name,
+        lease_owner = lease_owner.value(),
         dead = dead_owners(layout),
     )
 }
@@ -141,9 +145,10 @@ fn guard(layout: &Layout) -> String {
 /// Why an attempt was taken over.
 fn lost(layout: &Layout) -> String {
     format!(
-        "CASE WHEN t.{state}::text = 'UNKNOWN' THEN 'AT_LIMIT' \
+        "CASE WHEN t.{state}::text = {unknown} THEN 'AT_LIMIT' \
          WHEN asked.owner_before = ANY ({dead}) THEN 'OWNER_GONE' ELSE 'LEASE_ENDED' END",
         state = layout.stage_state.name,
+        unknown = layout.word(StageState::Unknown),
         dead = dead_owners(layout),
     )
 }
@@ -162,7 +167,10 @@ fn change(layout: &Layout) -> String {
         (
             stage_state,
             format!(
-                "(CASE WHEN {refused} THEN 'NON_RESUMABLE' WHEN {spent} THEN 'UNKNOWN' ELSE 'RUNNING' END)::{}",
+                "(CASE WHEN {refused} THEN {} WHEN {spent} THEN {} ELSE {} END)::{}",
+                layout.word(StageState::NonResumable),
+                layout.word(StageState::Unknown),
+                layout.word(StageState::Running),
                 stage_state.type_name
             ),
         ),
@@ -203,7 +211,7 @@ fn reply(layout: &Layout) -> Vec<String> {
 
 fn read_reply<'a>(layout: &'a Layout, request: &ClaimRequest, row: &Row) -> Result<ClaimReply, Unreadable<'a>> {
     let mut cells = Cells::new(row, 1);
-    let state: StageState = cells.take_word(&layout.stage_state)?;
+    let state = layout.read_state(&mut cells)?;
     let fence = cells.take(&layout.fence)?;
     match state {
         StageState::Unknown => return Ok(ClaimReply::AtLimit { key: request.key.clone(), fence }),

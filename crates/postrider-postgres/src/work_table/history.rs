@@ -28,9 +28,13 @@ pub(crate) struct Told<'a> {
 pub(crate) fn before(layout: &Layout) -> String {
     let Layout { updated_at, attempt_count, deferral_count, lease_owner, stage_state, .. } = layout;
     format!(
-        ", t.{}::timestamptz AS claimed_at, t.{}::int4 AS attempt_before, t.{}::int4 AS deferrals_before, \
-         t.{}::text AS owner_before, t.{}::text AS state_before",
-        updated_at.name, attempt_count.name, deferral_count.name, lease_owner.name, stage_state.name
+        ", t.{}::timestamptz AS claimed_at, t.{}::int4 AS attempt_before, {}::int4 AS deferrals_before, \
+         {}::text AS owner_before, t.{}::text AS state_before",
+        updated_at.name,
+        attempt_count.name,
+        deferral_count.value(),
+        lease_owner.value(),
+        stage_state.name
     )
 }
 
@@ -51,14 +55,14 @@ pub(crate) fn finish(layout: &Layout, update: &str, reply: &[String], told: &Tol
 /// What `written` returns for the history, behind its own columns.
 pub(crate) fn returned(layout: &Layout, told: &Told<'_>) -> String {
     format!(
-        ", asked.state_before, asked.claimed_at, asked.fence, t.tableoid::regclass AS work_table, t.{epoch}::int4 AS epoch, \
+        ", asked.state_before, asked.claimed_at, asked.fence, t.tableoid::regclass AS work_table, {epoch}::int4 AS epoch, \
          asked.attempt_before, asked.deferrals_before, {status} AS http_status, ARRAY[{key}] AS key, asked.stage, \
-         t.{definition}::text AS definition, asked.owner_before, {outcome} AS outcome, {reason} AS reason, \
+         {definition}::text AS definition, asked.owner_before, {outcome} AS outcome, {reason} AS reason, \
          t.{stage}::text AS next_stage, t.{state}::text AS next_state",
-        epoch = layout.epoch.name,
+        epoch = layout.epoch.value(),
         status = told.http_status,
         key = layout.key_texts(),
-        definition = layout.definition.name,
+        definition = layout.definition.value(),
         outcome = told.outcome,
         reason = told.reason,
         stage = layout.stage.name,
@@ -89,13 +93,14 @@ pub(crate) fn purge_statement(layout: &Layout) -> Arc<str> {
              AND h.ended_at < now() - $3::int8 * interval '1 microsecond'), \
          purged AS (DELETE FROM {history} AS h USING old WHERE h.ctid = old.row_id AND NOT EXISTS (\
            SELECT FROM {table} AS t WHERE {keys} \
-             AND (t.{closed} IS NULL OR t.{closed} >= now() - $3::int8 * interval '1 microsecond')) RETURNING 1) \
+             AND ({is_open} OR {closed} >= now() - $3::int8 * interval '1 microsecond')) RETURNING 1) \
          SELECT (SELECT count(*) FROM purged), pg_relation_size('{history}') / current_setting('block_size')::int8",
         history = WORK_HISTORY.qualified(),
         table = layout.table,
         literal = quote_literal(&layout.table),
         keys = layout.key.iter().enumerate().map(equal).collect::<Vec<_>>().join(" AND "),
-        closed = layout.closed_at.name,
+        is_open = layout.is_open,
+        closed = if layout.closed_at.is_there() { layout.closed_at.value() } else { layout.updated_at.value() },
     )
     .into()
 }

@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::route::{DEFINITION_COLUMN, WorkMapping};
+use postrider_core::route::WorkMapping;
 use postrider_core::time::Timestamp;
-use postrider_core::work::{DefinitionName, OwnerId, StageName, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, StateWords, WorkKey, WorkVersion};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
 use super::cells::{Cells, Unreadable};
 use crate::client::{Connection, Parameters};
-use crate::objects::{MISSING_TABLE_HINT, SPREAD_TABLE_HINT, missing_column_hint, spread_table};
-use crate::quote::{quote_identifier, quote_table};
+use crate::columns::refused_columns;
+use crate::objects::{MISSING_TABLE_HINT, SPREAD_TABLE_HINT, is_open, missing_column_hint, spread_table};
+use crate::quote::{quote_identifier, quote_literal, quote_table};
 
 /// The table and the mapped columns, ready to be written into statements.
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(crate) struct Layout {
     pub(crate) key: Vec<Column>,
     pub(crate) stage: Column,
     pub(crate) stage_state: Column,
+    pub(crate) states: Arc<StateWords>,
     pub(crate) attempt_count: Column,
     pub(crate) deferral_count: Column,
     pub(crate) fence: Column,
@@ -36,6 +38,8 @@ pub(crate) struct Layout {
     pub(crate) definition: Column,
     pub(crate) last_error: Column,
     pub(crate) updated_at: Column,
+    /// The row `t` is open, as a condition.
+    pub(crate) is_open: String,
     /// Transitions tell the history of the attempts that they end.
     pub(crate) history: bool,
 }
@@ -45,6 +49,19 @@ pub(crate) struct Layout {
 pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) type_name: String,
+    /// The table has none: this is read in its place, and nothing is written.
+    in_place: Option<&'static str>,
+}
+
+impl Column {
+    pub(crate) fn is_there(&self) -> bool {
+        self.in_place.is_none()
+    }
+
+    /// Its value in the row `t`.
+    pub(crate) fn value(&self) -> String {
+        self.in_place.map_or_else(|| format!("t.{}", self.name), str::to_owned)
+    }
 }
 
 impl Layout {
@@ -71,23 +88,33 @@ impl Layout {
         }
         let types: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let column = |name: &str| find_column(&types, mapping, &table, name);
+        let needed = |own: &Option<String>, name: &str| match own {
+            Some(own) => column(own),
+            None => Err(refuse(mapping, name)),
+        };
+        let optional = |own: &Option<String>, name: &str, in_place: &'static str| match own {
+            Some(own) => column(own),
+            None => Ok(Column { name: quote_identifier(name), type_name: "text".to_owned(), in_place: Some(in_place) }),
+        };
         Ok(Layout {
             key: mapping.key.iter().map(|name| column(name)).collect::<Result<_>>()?,
             stage: column(&mapping.stage)?,
             stage_state: column(&mapping.stage_state)?,
-            attempt_count: column(&mapping.attempt_count)?,
-            deferral_count: column(&mapping.deferral_count)?,
-            fence: column(&mapping.fence)?,
-            epoch: column(&mapping.epoch)?,
-            next_attempt_at: column(&mapping.next_attempt_at)?,
-            lease_until: column(&mapping.lease_until)?,
-            lease_owner: column(&mapping.lease_owner)?,
-            closed_at: column(&mapping.closed_at)?,
-            request_hash: column("request_hash")?,
-            payload: column("payload")?,
-            definition: column(DEFINITION_COLUMN)?,
-            last_error: column("last_error")?,
-            updated_at: column("updated_at")?,
+            states: Arc::clone(&mapping.states),
+            attempt_count: needed(&mapping.attempt_count, "attempt_count")?,
+            deferral_count: optional(&mapping.deferral_count, "deferral_count", "0")?,
+            fence: needed(&mapping.fence, "fence")?,
+            epoch: optional(&mapping.epoch, "epoch", "0")?,
+            next_attempt_at: needed(&mapping.next_attempt_at, "next_attempt_at")?,
+            lease_until: needed(&mapping.lease_until, "lease_until")?,
+            lease_owner: optional(&mapping.lease_owner, "lease_owner", "NULL::text")?,
+            closed_at: optional(&mapping.closed_at, "closed_at", "NULL::timestamptz")?,
+            request_hash: optional(&mapping.request_hash, "request_hash", "NULL::bytea")?,
+            payload: optional(&mapping.payload, "payload", "NULL::text")?,
+            definition: optional(&mapping.definition, "definition", "NULL::text")?,
+            last_error: optional(&mapping.last_error, "last_error", "NULL::text")?,
+            updated_at: needed(&mapping.updated_at, "updated_at")?,
+            is_open: is_open(mapping),
             history,
             table,
         })
@@ -124,14 +151,14 @@ impl Layout {
 
     /// The payload as it is sent.
     pub(crate) fn payload_text(&self) -> String {
-        format!("coalesce(t.{}::text, 'null')", self.payload.name)
+        format!("coalesce({}::text, 'null')", self.payload.value())
     }
 
     /// What a claim is made of: fence, attempts, deferrals, epoch, definition, and the payload as the locking part read it.
     pub(crate) fn claim_columns(&self) -> Vec<String> {
         let numbers = [&self.fence, &self.attempt_count, &self.deferral_count, &self.epoch];
-        let mut columns: Vec<String> = numbers.into_iter().map(|column| format!("t.{}::int8", column.name)).collect();
-        columns.extend([format!("t.{}::text", self.definition.name), "asked.payload_text".to_owned()]);
+        let mut columns: Vec<String> = numbers.into_iter().map(|column| format!("{}::int8", column.value())).collect();
+        columns.extend([format!("{}::text", self.definition.value()), "asked.payload_text".to_owned()]);
         columns
     }
 
@@ -139,15 +166,15 @@ impl Layout {
     pub(crate) fn version_columns(&self) -> String {
         let mut columns: Vec<String> = self.key.iter().map(|column| format!("t.{}::text", column.name)).collect();
         for text in [&self.definition, &self.stage, &self.stage_state] {
-            columns.push(format!("t.{}::text", text.name));
+            columns.push(format!("{}::text", text.value()));
         }
         for number in [&self.attempt_count, &self.deferral_count, &self.fence, &self.epoch] {
-            columns.push(format!("t.{}::int8", number.name));
+            columns.push(format!("{}::int8", number.value()));
         }
         columns.push(format!("t.{}::timestamptz", self.next_attempt_at.name));
         columns.push(format!("t.{}::timestamptz", self.lease_until.name));
-        columns.push(format!("t.{}::text", self.lease_owner.name));
-        columns.push(format!("t.{} IS NOT NULL", self.closed_at.name));
+        columns.push(format!("{}::text", self.lease_owner.value()));
+        columns.push(format!("NOT ({})", self.is_open));
         // A sub-select gives each column a name of its own.
         let named = columns.iter().enumerate().map(|(index, column)| format!("{column} AS v{index}"));
         named.collect::<Vec<_>>().join(", ")
@@ -160,7 +187,7 @@ impl Layout {
             key: self.read_key(&mut cells)?,
             definition: cells.take::<Option<&str>>(&self.definition)?.map(DefinitionName::new),
             stage: StageName::new(cells.take(&self.stage)?),
-            state: cells.take_word(&self.stage_state)?,
+            state: self.read_state(&mut cells)?,
             attempt_count: cells.take_count(&self.attempt_count)?,
             deferral_count: cells.take_count(&self.deferral_count)?,
             fence: cells.take(&self.fence)?,
@@ -170,6 +197,22 @@ impl Layout {
             lease_owner: cells.take::<Option<&str>>(&self.lease_owner)?.and_then(read_owner),
             closed: cells.take(&self.closed_at)?,
         })
+    }
+
+    /// Reads the word in the column of the state.
+    pub(crate) fn read_state(&self, cells: &mut Cells<'_>) -> Result<StageState, Unreadable<'_>> {
+        let word: &str = cells.take(&self.stage_state)?;
+        self.states.state(word).ok_or(Unreadable::of(&self.stage_state))
+    }
+
+    /// The table's word for a state, as a literal.
+    pub(crate) fn word(&self, state: StageState) -> String {
+        quote_literal(self.states.word(state))
+    }
+
+    /// The table's words for states, as a list of literals.
+    pub(crate) fn words(&self, states: &[StageState]) -> String {
+        states.iter().map(|state| self.word(*state)).collect::<Vec<_>>().join(", ")
     }
 
     /// Reads the key, the first of the columns of a version.
@@ -190,9 +233,10 @@ pub(crate) fn key_parameters<'a>(width: usize, keys: impl Iterator<Item = &'a Wo
     Ok((0..width).map(array).collect())
 }
 
-/// The SET list of an UPDATE.
+/// The SET list of an UPDATE; a column that the table does not have is left out.
 pub(crate) fn assignments(list: &[(&Column, String)]) -> String {
-    list.iter().map(|(column, value)| format!("{} = {value}", column.name)).collect::<Vec<_>>().join(", ")
+    let there = list.iter().filter(|(column, _)| column.is_there());
+    there.map(|(column, value)| format!("{} = {value}", column.name)).collect::<Vec<_>>().join(", ")
 }
 
 /// A span in whole microseconds, the server's resolution; at most ten years, so that no sum leaves the range of `timestamptz`.
@@ -215,7 +259,16 @@ fn find_column(types: &[(String, String)], mapping: &WorkMapping, table: &str, n
             .with_detail(format!("Table {table} has no column {}.", quote_identifier(name)))
             .with_hint(missing_column_hint(mapping, table, name))
     })?;
-    Ok(Column { name: quote_identifier(name), type_name: type_name.clone() })
+    Ok(Column { name: quote_identifier(name), type_name: type_name.clone(), in_place: None })
+}
+
+/// Why no stage is executed in a table without this column.
+fn refuse(mapping: &WorkMapping, name: &str) -> Error {
+    let refused = refused_columns(mapping).into_iter().find(|(column, _, _)| *column == name);
+    let (_, why, cure) = refused.unwrap_or_default();
+    Error::new(ErrorKind::Table, "the work table lacks a column without which no stage is executed")
+        .with_detail(format!("It has no column for {name}. {why}"))
+        .with_hint(cure)
 }
 
 fn read_owner(text: &str) -> Option<OwnerId> {

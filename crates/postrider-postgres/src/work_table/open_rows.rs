@@ -85,11 +85,11 @@ fn statement(layout: &Layout, behind: bool) -> Arc<str> {
         String::new()
     };
     format!(
-        "SELECT {columns} FROM {table} AS t WHERE t.{closed_at} IS NULL AND ({order}) IS NOT NULL{condition} \
+        "SELECT {columns} FROM {table} AS t WHERE {is_open} AND ({order}) IS NOT NULL{condition} \
          ORDER BY {order} LIMIT {PAGE_ROWS_MAX}",
         columns = layout.version_columns(),
         table = layout.table,
-        closed_at = layout.closed_at.name,
+        is_open = layout.is_open,
     )
     .into()
 }

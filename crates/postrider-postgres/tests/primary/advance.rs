@@ -1,11 +1,13 @@
 //! The function by which receivers move rows on, on a real server: which rows it moves, and what it leaves of them.
 
+use std::sync::Arc;
+
 use expect_test::expect;
 use postrider_core::guard::{after_advance, may_advance};
 use postrider_core::ports::{Claim, Transition, WorkTable};
 use postrider_core::route::WorkMapping;
 use postrider_core::stage::Next;
-use postrider_core::work::{StageName, StageState};
+use postrider_core::work::{StageName, StageState, StateWords};
 use postrider_postgres::{PgWorkTable, SetupSettings, SourceObjects, StepOutcome, WorkTableSettings, apply, check};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
@@ -248,10 +250,10 @@ async fn a_receivers_role_needs_nothing_but_the_function_and_others_may_not_call
 async fn a_table_of_other_names_and_types_has_its_own() {
     let database = Database::create().await;
     database
-        .run(r#"CREATE SCHEMA "Own"; CREATE TYPE "Own".step AS ENUM ('PRICING', 'APPROVAL'); CREATE TYPE "Own".state AS ENUM ('PENDING', 'RUNNING', 'RETRY', 'DONE');
-            CREATE TABLE "Own"."The Work" (tenant bigint, id uuid, ends boolean, held text, step "Own".step NOT NULL, state "Own".state NOT NULL DEFAULT 'PENDING',
-                tries smallint NOT NULL DEFAULT 0, deferral_count bigint NOT NULL DEFAULT 0, "Fence" bigint NOT NULL DEFAULT 0,
-                epoch int NOT NULL DEFAULT 0, next_attempt_at timestamptz, lease_until timestamptz, lease_owner text, request_hash bytea,
+        .run(r#"CREATE SCHEMA "Own"; CREATE TYPE "Own".step AS ENUM ('PRICING', 'APPROVAL'); CREATE TYPE "Own".state AS ENUM ('NEW', 'RUNNING', 'RETRY', 'UNKNOWN', 'NON_RESUMABLE', 'FINISHED', 'CANCELLED');
+            CREATE TABLE "Own"."The Work" (tenant bigint, id uuid, ends boolean, held text, step "Own".step NOT NULL, state "Own".state NOT NULL DEFAULT 'NEW',
+                tries smallint NOT NULL DEFAULT 0, "Fence" bigint NOT NULL DEFAULT 0,
+                next_attempt_at timestamptz, lease_until timestamptz, request_hash bytea,
                 closed_at timestamptz, last_error text, definition text, payload json, updated_at timestamptz, PRIMARY KEY (tenant, id));
             INSERT INTO "Own"."The Work" (tenant, id, step) VALUES (9, '00000000-0000-0000-0000-00000000000a', 'PRICING'), (10, '00000000-0000-0000-0000-00000000000a', 'PRICING')"#)
         .await;
@@ -262,8 +264,15 @@ async fn a_table_of_other_names_and_types_has_its_own() {
         key: vec![name("tenant"), name("id")],
         stage: name("step"),
         stage_state: name("state"),
-        attempt_count: name("tries"),
-        fence: name("Fence"),
+        attempt_count: Some(name("tries")),
+        fence: Some(name("Fence")),
+        states: Arc::new(
+            StateWords::new(&[(StageState::Pending, name("NEW")), (StageState::Done, name("FINISHED"))].into())
+                .unwrap(),
+        ),
+        deferral_count: None,
+        epoch: None,
+        lease_owner: None,
         ..canonical_mapping()
     };
     let mut objects = same_tx(database.name());
@@ -285,8 +294,8 @@ async fn a_table_of_other_names_and_types_has_its_own() {
     assert_eq!(code(stale), STALE);
     let rows = "SELECT string_agg(concat_ws(' ', tenant, step, state, tries, \"Fence\", closed_at IS NOT NULL), E'\\n' ORDER BY tenant) FROM \"Own\".\"The Work\"";
     expect![[r"
-        9 APPROVAL PENDING 0 2 f
-        10 PRICING DONE 1 2 t"]]
+        9 APPROVAL NEW 0 2 f
+        10 PRICING FINISHED 1 2 t"]]
     .assert_eq(&database.text(rows).await);
     let told = "SELECT string_agg(concat_ws(' ', work_table, array_to_string(key, '/'), outcome), E'\\n' ORDER BY key) FROM postrider.work_history";
     expect![[r#"

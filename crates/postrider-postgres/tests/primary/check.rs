@@ -191,7 +191,7 @@ async fn a_row_filter_and_a_short_column_list_are_found() {
     ready.remove().await;
     expect![[r#"
         error PR010 The publication "NAME" filters the rows of "public"."outbox_event".
-        error PR010 The publication "NAME" leaves out columns of "public"."pending_work" that we need: "definition", "stage_state", "epoch", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "closed_at"."#]]
+        error PR010 The publication "NAME" leaves out columns of "public"."pending_work" that we need: "stage_state", "attempt_count", "deferral_count", "fence", "epoch", "next_attempt_at", "lease_until", "lease_owner", "closed_at", "definition"."#]]
     .assert_eq(&found.join("\n"));
 }
 

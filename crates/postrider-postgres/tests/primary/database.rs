@@ -121,14 +121,7 @@ pub(crate) fn canonical_mapping() -> WorkMapping {
         key: vec![name("group_id"), name("quote_id")],
         stage: name("stage"),
         stage_state: name("stage_state"),
-        attempt_count: name("attempt_count"),
-        deferral_count: name("deferral_count"),
-        fence: name("fence"),
-        epoch: name("epoch"),
-        next_attempt_at: name("next_attempt_at"),
-        lease_until: name("lease_until"),
-        lease_owner: name("lease_owner"),
-        closed_at: name("closed_at"),
+        ..WorkMapping::default()
     }
 }
 

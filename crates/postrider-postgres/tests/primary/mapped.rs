@@ -1,13 +1,17 @@
 //! Which tables can be the work table.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use postrider_core::error::ErrorKind;
-use postrider_core::ports::{Transition, WorkTable};
+use postrider_core::order::Order;
+use postrider_core::ports::{CheckpointReply, Claim, ClaimRequest, Transition, WorkTable};
 use postrider_core::route::WorkMapping;
-use postrider_core::work::{StageName, WorkKey};
-use postrider_postgres::{PgWorkTable, WorkTableSettings};
+use postrider_core::work::{StageName, StageState, StateWords, WorkKey};
+use postrider_postgres::{Access, Note, Operator, PgWorkTable, RowFilter, WorkTableSettings};
 
 use crate::database::{Database, canonical_mapping};
-use crate::work_table::{MINUTE, ONE, ask, claimed, outcome};
+use crate::work_table::{MINUTE, ONE, TWO, ask, claimed, outcome};
 
 #[tokio::test]
 async fn a_table_of_other_names_and_types_is_mapped() {
@@ -29,8 +33,8 @@ async fn a_table_of_other_names_and_types_is_mapped() {
         key: vec![name("tenant"), name("id")],
         stage: name("step"),
         stage_state: name("state"),
-        attempt_count: name("tries"),
-        fence: name("Fence"),
+        attempt_count: Some(name("tries")),
+        fence: Some(name("Fence")),
         ..canonical_mapping()
     };
     let table = PgWorkTable::open(database.options(), &mapping, &WorkTableSettings::new(ONE)).await.unwrap();
@@ -46,6 +50,146 @@ async fn a_table_of_other_names_and_types_is_mapped() {
     // A bigint key is ordered as a number, not as a text.
     let page = table.open_rows().await.unwrap().next_page().await.unwrap();
     assert_eq!(page.into_iter().map(|row| row.key).collect::<Vec<_>>(), [key(9), key(10), key(11)]);
+}
+
+/// A team's own table: words of its own in a type of its own, a number for its key, and no column that can be done without.
+const BARE: &str = "CREATE TYPE status AS ENUM ('NEW', 'IN_PROGRESS', 'AGAIN', 'UNCLEAR', 'FAILED', 'OK', 'STOPPED');
+    CREATE TABLE jobs (id bigint PRIMARY KEY, step text NOT NULL, status status NOT NULL DEFAULT 'NEW', tries int NOT NULL DEFAULT 0,
+        fence bigint NOT NULL DEFAULT 0, next_attempt_at timestamptz, lease_until timestamptz, updated_at timestamptz);
+    INSERT INTO jobs (id, step) SELECT n, 'PRICING' FROM generate_series(9, 11) AS n";
+
+fn bare_mapping() -> WorkMapping {
+    let words = [
+        (StageState::Pending, "NEW"),
+        (StageState::Running, "IN_PROGRESS"),
+        (StageState::Retry, "AGAIN"),
+        (StageState::Unknown, "UNCLEAR"),
+        (StageState::NonResumable, "FAILED"),
+        (StageState::Done, "OK"),
+        (StageState::Cancelled, "STOPPED"),
+    ];
+    let name = str::to_owned;
+    WorkMapping {
+        table: name("jobs"),
+        key: vec![name("id")],
+        stage: name("step"),
+        stage_state: name("status"),
+        states: Arc::new(StateWords::new(&words.map(|(state, word)| (state, name(word))).into()).unwrap()),
+        attempt_count: Some(name("tries")),
+        deferral_count: None,
+        epoch: None,
+        lease_owner: None,
+        closed_at: None,
+        definition: None,
+        request_hash: None,
+        payload: None,
+        last_error: None,
+        ..WorkMapping::default()
+    }
+}
+
+#[tokio::test]
+async fn a_table_with_words_of_its_own_and_no_column_more_than_it_needs_lives_through_the_protocol() {
+    let database = Database::create().await;
+    database.install_store().await;
+    database.run(BARE).await;
+    let table = PgWorkTable::open(database.options(), &bare_mapping(), &WorkTableSettings::new(ONE)).await.unwrap();
+    let key = |id: u32| WorkKey::new([id.to_string()]);
+    let row = async |id: u32| {
+        database
+            .text(&format!(
+                "SELECT concat_ws(' ', step, status, tries, fence, lease_until IS NOT NULL) FROM jobs WHERE id = {id}"
+            ))
+            .await
+    };
+    let one = async |id: u32, fence| claimed(table.claim(ONE, &[ask(key(id), fence)], &[]).await.unwrap()).pop();
+    let write = async |claim: &Claim, transition| table.checkpoint(ONE, &[outcome(claim, transition)]).await.unwrap();
+
+    let claim = one(9, 0).await.unwrap();
+    assert_eq!((claim.payload.as_str(), claim.deferrals, claim.epoch, &claim.definition), ("null", 0, 0, &None));
+    assert_eq!(row(9).await, "PRICING IN_PROGRESS 1 1 t");
+    let defer = Transition::Defer { after: Duration::ZERO, reason: "DOWN".to_owned(), counted: false };
+    write(&claim, defer).await;
+    assert_eq!(row(9).await, "PRICING AGAIN 0 1 f");
+    let claim = one(9, 1).await.unwrap();
+    assert_eq!(one(9, 1).await, None, "it is claimed once");
+    let chained = write(&claim, Transition::Chain { next: StageName::new("APPROVAL"), lease: MINUTE }).await;
+    assert_eq!((chained.len(), row(9).await), (1, "APPROVAL IN_PROGRESS 1 3 t".to_owned()));
+    assert_eq!(write(&claim, Transition::Finish).await, [], "whose fence is old writes nothing");
+    let CheckpointReply::Chained(claim) = &chained[0] else { panic!("it was chained") };
+    write(claim, Transition::Finish).await;
+    let closed = table.read(&[key(9)]).await.unwrap().rows.remove(0);
+    assert_eq!((closed.state, closed.closed, row(9).await), (StageState::Done, true, "APPROVAL OK 1 3 f".to_owned()));
+    let open = table.open_rows().await.unwrap().next_page().await.unwrap();
+    assert_eq!(
+        open.into_iter().map(|row| row.key).collect::<Vec<_>>(),
+        [key(10), key(11)],
+        "the closed one is left out"
+    );
+
+    // Nobody knows whose it is, so that it is taken over when its lease has ended, and not before.
+    one(10, 0).await.unwrap();
+    let take_over = || ClaimRequest { take_over: true, ..ask(key(10), 1) };
+    assert_eq!(table.claim(TWO, &[take_over()], &[ONE]).await.unwrap(), []);
+    database.run("UPDATE jobs SET lease_until = now() - interval '1 second' WHERE id = 10").await;
+    assert_eq!(claimed(table.claim(TWO, &[take_over()], &[]).await.unwrap()).len(), 1);
+    let told = "SELECT string_agg(concat_ws(' ', key[1], stage, outcome, next_state), ', ' ORDER BY ended_at) FROM postrider.work_history";
+    assert_eq!(
+        database.text(told).await,
+        "9 PRICING deferred AGAIN, 9 PRICING done IN_PROGRESS, 9 APPROVAL done OK, 10 PRICING taken_over IN_PROGRESS"
+    );
+    let refused = Operator::open(&database.options(), &bare_mapping(), true, Access::Reexecute).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Table);
+    assert!(refused.message().contains("no epoch"), "{}", refused.report());
+}
+
+#[tokio::test]
+async fn people_look_and_order_in_our_words_and_the_table_has_its_own() {
+    let database = Database::create().await;
+    database.install_store().await;
+    database.run(BARE).await;
+    database.run("UPDATE jobs SET status = 'FAILED', tries = 5, fence = 7 WHERE id = 9").await;
+    let operator = Operator::open(&database.options(), &bare_mapping(), true, Access::Order).await.unwrap();
+    let parked = RowFilter { state: Some(StageState::NonResumable), ..RowFilter::default() };
+    let rows = operator.find(&parked, None, 10).await.unwrap();
+    assert_eq!(rows.len(), 1);
+    let ordered = Order::Resume { accept_changed_payload: false }.judge(&rows[0].version).unwrap();
+    let note = Note { verb: "resume".into(), who: "ada".into(), why: "mended".into(), evidence: None };
+    assert_eq!(operator.write(&rows, &ordered, &note).await.unwrap().len(), 1);
+    assert_eq!(database.text("SELECT concat_ws(' ', status, tries, fence) FROM jobs WHERE id = 9").await, "NEW 0 8");
+    let timeline = operator.timeline(&rows[0].version.key).await.unwrap();
+    assert_eq!(timeline.iter().map(|entry| entry.next_state.as_str()).collect::<Vec<_>>(), ["PENDING"]);
+    assert_eq!(
+        database.text("SELECT concat_ws(' ', state_before, state_after) FROM postrider.operator_actions").await,
+        "FAILED NEW"
+    );
+    let open = operator.find(&RowFilter::default(), None, 10).await.unwrap();
+    assert_eq!(open.len(), 3);
+}
+
+/// What a cast would cut off, what is no value of the type, and what a constraint refuses, before the first row is claimed.
+#[tokio::test]
+async fn a_column_that_cannot_hold_the_words_is_refused() {
+    let database = Database::create().await;
+    database.install_store().await;
+    database.run(BARE).await;
+    let ours = WorkMapping { states: Arc::default(), ..bare_mapping() };
+    let refused = async |mapping: &WorkMapping| {
+        let opened = PgWorkTable::open(database.options(), mapping, &WorkTableSettings::new(ONE)).await;
+        opened.unwrap_err().detail().unwrap().to_owned()
+    };
+    let all = r#""PENDING" (PENDING), "RUNNING" (RUNNING), "RETRY" (RETRY), "UNKNOWN" (UNKNOWN), "NON_RESUMABLE" (NON_RESUMABLE), "DONE" (DONE), "CANCELLED" (CANCELLED)"#;
+    assert_eq!(refused(&ours).await, format!(r#"The column "status" of "public"."jobs" cannot hold {all} as it is."#));
+    database.run("ALTER TABLE jobs ALTER status DROP DEFAULT, ALTER status TYPE varchar(11)").await;
+    assert_eq!(
+        refused(&ours).await,
+        r#"The column "status" of "public"."jobs" cannot hold "NON_RESUMABLE" (NON_RESUMABLE) as it is."#
+    );
+    database.run("ALTER TABLE jobs ADD CHECK (status IN ('NEW', 'IN_PROGRESS', 'AGAIN', 'FAILED', 'OK', 'STOPPED')), ADD CHECK (length(status) > 1)").await;
+    assert_eq!(
+        refused(&bare_mapping()).await,
+        r#"The column "status" of "public"."jobs" cannot hold "UNCLEAR" (UNKNOWN) as it is."#
+    );
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ fn the_plan_prints_the_publication_before_the_slot() {
     let statements: Vec<_> =
         steps.iter().filter(|step| !step.sql.contains("CREATE TABLE")).map(|step| step.sql.as_str()).collect();
     expect![[r#"
-        CREATE PUBLICATION "quoting" FOR TABLE "public"."outbox_event", "public"."pending_work" ("group_id", "quote_id", "definition", "stage", "stage_state", "epoch", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "closed_at")
+        CREATE PUBLICATION "quoting" FOR TABLE "public"."outbox_event", "public"."pending_work" ("group_id", "quote_id", "stage", "stage_state", "attempt_count", "deferral_count", "fence", "epoch", "next_attempt_at", "lease_until", "lease_owner", "closed_at", "definition")
             WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true);
         CREATE ROLE "quoting_role" LOGIN REPLICATION;
         GRANT USAGE ON SCHEMA "public" TO "quoting_role";

@@ -186,12 +186,30 @@ async fn look_at_open_rows(configuration: &Configuration) -> Vec<Item> {
         let gone = work.definitions.policy(&step).err()?;
         Some(Item::wrong("work table", gone_error(gone, &step, open.row_count)))
     });
-    lacking.collect()
+    let mut items: Vec<Item> = lacking.collect();
+    match postrider_postgres::foreign_states(&configuration.source.options, &work.mapping).await {
+        Ok(words) => {
+            items.extend(words.iter().map(|(word, rows)| Item::wrong("work table", foreign_error(word, *rows))))
+        }
+        Err(error) => items.push(Item::wrong("work table", error)),
+    }
+    items
+}
+
+fn foreign_error(word: &str, row_count: u64) -> Error {
+    let (rows, word) = (open_rows(row_count), word.escape_debug());
+    Error::new(ErrorKind::Table, "open rows are in a state that is none of ours")
+        .with_detail(format!("{rows} in the state \"{word}\", which no state has for its word: nobody starts them."))
+        .with_hint("Give the state that it means this word, under [work.states]; rows that are to be left alone, WAITING for instance.")
+}
+
+fn open_rows(count: u64) -> String {
+    if count == 1 { "1 open row is".to_owned() } else { format!("{count} open rows are") }
 }
 
 fn gone_error(gone: Gone, step: &Step, row_count: u64) -> Error {
     let (definition, stage) = (step.definition.as_str().escape_debug(), step.stage.as_str().escape_debug());
-    let rows = if row_count == 1 { "1 open row is".to_owned() } else { format!("{row_count} open rows are") };
+    let rows = open_rows(row_count);
     let (place, cure) = match gone {
         Gone::Version => (
             format!("{rows} under the definition \"{definition}\", in its stage \"{stage}\""),

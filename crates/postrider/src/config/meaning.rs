@@ -1,6 +1,7 @@
 //! What a configuration means: valid by construction, every default filled in.
 
 mod endpoint;
+mod mapping;
 mod pace;
 pub(crate) mod sink;
 mod source;

@@ -3,6 +3,7 @@
 use super::{Configuration, Problem, reference, understand};
 use expect_test::{Expect, expect, expect_file};
 use postrider_core::rate::Rate;
+use postrider_core::work::StageState;
 use postrider_engine::{Ack, EndpointPolicy};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -116,7 +117,8 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         columns = { key = ["group_id", "quote_id"], stage = "stage", stage_state = "stage_state",
             attempt_count = "attempt_count", deferral_count = "deferral_count", fence = "fence", epoch = "epoch",
             next_attempt_at = "next_attempt_at", lease_until = "lease_until", lease_owner = "lease_owner",
-            closed_at = "closed_at" }
+            closed_at = "closed_at", definition = "definition", request_hash = "request_hash", payload = "payload",
+            last_error = "last_error", updated_at = "updated_at" }
         [[work.stage]]
         name = "A"
         url = "http://h/"
@@ -741,6 +743,36 @@ fn a_sink_is_told_only_what_its_kind_takes() {
         expect![
             "1:1: a sink takes events, and there is no [[outbox]] that they could come from (add [[outbox]] with a table or a prefix)"
         ],
+    );
+}
+
+#[test]
+fn a_table_of_ones_own_has_its_own_names_and_words() {
+    let own = |keys: &str| {
+        format!(
+            "{SMALLEST}[work]\ntable = \"own.jobs\"\n{keys}[[work.stage]]\nname = \"A\"\nurl = \"http://h/\"\nclass = \"keyed\"\n"
+        )
+    };
+    let keys = "columns = { key = [\"id\"], fence = \"token\", deferral_count = \"\", epoch = \"\", payload = \"input\" }\n\
+                states = { PENDING = \"NEW\", RUNNING = \"PENDING\" }\n";
+    let work = read(&own(keys)).unwrap().work.unwrap();
+    let mapping = &work.mapping;
+    assert_eq!((mapping.fence.as_deref(), mapping.payload.as_deref()), (Some("token"), Some("input")));
+    assert_eq!((&mapping.deferral_count, &mapping.epoch), (&None, &None));
+    assert_eq!(mapping.states.state("PENDING"), Some(StageState::Running));
+    assert_eq!(work.definitions.steps().map(|(_, policy)| policy.deferral_limit).collect::<Vec<_>>(), [None]);
+    check(
+        &own("columns = { fence = \"\", updated_at = \"\", stage = \"\", deferral_count = \"\" }\n\
+              states = { PENDING = \"OK\", DONE = \"OK\", RUNING = \"X\", RETRY = \"\" }\n")
+        .replace("class = \"keyed\"", "class = \"keyed\"\ndeferrals = 3"),
+        expect![[r#"
+            14:21: `work.columns.fence` is empty. The fence alone decides who may write a row, and attempt_count cannot take its place: it falls when a stage ends (ALTER TABLE "own"."jobs" ADD COLUMN "fence" bigint NOT NULL DEFAULT 0;)
+            14:38: `work.columns.updated_at` is empty. Nobody could tell when an attempt began, or how long a row has been as it is (ALTER TABLE "own"."jobs" ADD COLUMN "updated_at" timestamptz NOT NULL DEFAULT now();)
+            14:50: `work.columns.stage` is empty
+            15:10: `work.states` has the word "OK" for PENDING and for DONE (each state has a word of its own; one that is not named here has ours)
+            15:50: unknown state `RUNING` in `work.states` (did you mean `RUNNING`?)
+            15:63: `work.states.RETRY` is empty
+            20:13: `work.stage.deferrals` takes a column for them, and `work.columns.deferral_count` is empty (take it out: without the column each deferral uses an attempt)"#]],
     );
 }
 

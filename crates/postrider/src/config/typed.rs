@@ -184,6 +184,10 @@ typed_table! {
         fair_by: String,
         /// The table's own names for the columns; what is left out has the name of its key.
         columns: WorkColumns,
+        /// The table's own words for the states, `{ PENDING = "NEW", RUNNING = "IN_PROGRESS", DONE = "OK" }`; a state that is left out has
+        /// ours. Each state has one word and each word is one state's: a word of the table that Postrider is to leave alone goes to a
+        /// state that it never writes, `WAITING` for instance. `postrider check` counts the open rows with a word that is no state's.
+        states: BTreeMap<String, At<String>>,
         /// The definition, `"name@version"`, that the stages below are of: rows that have none get it at their first claim, and
         /// keep it. Change it with the stages, and keep the earlier ones below as long as rows are under them.
         /// Default: `"default@1"`, for a team that never changes its stages.
@@ -230,7 +234,8 @@ typed_table! {
 }
 
 typed_table! {
-    /// The table's own names for the columns of the work table.
+    /// The table's own names for the columns of the work table. `""`: it has no such column. What that costs, `postrider check` says;
+    /// without `attempt_count`, `fence`, `next_attempt_at`, `lease_until` or `updated_at` no stage is executed.
     WorkColumns {
         /// The columns that identify a row, in order.
         /// Default: `["group_id", "quote_id"]`.
@@ -255,6 +260,17 @@ typed_table! {
         lease_owner: String,
         /// Default: `"closed_at"`.
         closed_at: String,
+        /// Default: `"definition"`.
+        definition: String,
+        /// Default: `"request_hash"`.
+        request_hash: String,
+        /// What each stage is sent.
+        /// Default: `"payload"`.
+        payload: String,
+        /// Default: `"last_error"`.
+        last_error: String,
+        /// Default: `"updated_at"`.
+        updated_at: String,
     }
 }
 

@@ -53,6 +53,8 @@ impl Work {
 struct Found {
     /// The configuration has a history.
     has_history: bool,
+    /// The table has a column for deferrals.
+    counts_deferrals: bool,
     endpoints: BTreeMap<Step, Endpoint>,
     key_retention: BTreeMap<Step, Duration>,
 }
@@ -78,9 +80,8 @@ impl Reader<'_> {
         let At { value: work, place } = work;
         let table = self.table(work.table, place, "work.table");
         let columns = work.columns.map(|columns| columns.value).unwrap_or_default();
-        let key = self.key_columns(columns.key.clone());
-        let fair_by = self.fair_by(work.fair_by, &key);
-        let mapping = self.mapping(table, key, columns);
+        let mapping = self.mapping(table.clone().unwrap_or_default(), columns, work.states);
+        let fair_by = self.fair_by(work.fair_by, &mapping.key);
         let access = Access {
             path: "work",
             headers: work.headers.map(|headers| headers.value).unwrap_or_default(),
@@ -88,7 +89,8 @@ impl Reader<'_> {
             signing_secret: work.signing_secret,
         };
         let history = self.history(work.history.map(|history| history.value).unwrap_or_default(), replay_window);
-        let mut found = Found { has_history: history.is_some(), ..Found::default() };
+        let counts_deferrals = mapping.deferral_count.is_some();
+        let mut found = Found { has_history: history.is_some(), counts_deferrals, ..Found::default() };
         let current = self.definition_name(work.definition, "work.definition");
         let current = current.unwrap_or_else(|| DefinitionName::new(DEFAULT_DEFINITION));
         let graph = self.definition(&current, work.stage, (place, "work.stage"), (&access, &mut found));
@@ -114,7 +116,7 @@ impl Reader<'_> {
         }
         let quiet = work.quiet.is_none_or(|quiet| quiet.value);
         Some(Work {
-            mapping: mapping?,
+            mapping: table.map(|_| mapping)?,
             history,
             quiet,
             fair_by,
@@ -170,10 +172,18 @@ impl Reader<'_> {
         let mut incomplete = false;
         for At { value: mut stage, place } in typed_stages {
             let kept = stage.key_retention.take().map(|kept| self.key_retention(kept, found.has_history));
+            if let Some(deferrals) = stage.deferrals.as_ref().filter(|_| !found.counts_deferrals) {
+                self.problems.report_with_hint(
+                    deferrals.place,
+                    "`work.stage.deferrals` takes a column for them, and `work.columns.deferral_count` is empty",
+                    "take it out: without the column each deferral uses an attempt",
+                );
+            }
             let next = stage.next.iter().flat_map(|next| &next.value.0);
             let next = next.map(|next| (next.value.clone(), next.place)).collect();
             match self.stage(stage, access, place) {
-                Some((policy, endpoint)) => {
+                Some((mut policy, endpoint)) => {
+                    policy.deferral_limit = policy.deferral_limit.filter(|_| found.counts_deferrals);
                     places.push(StagePlaces { name: policy.name.clone(), table: place, next });
                     let step = Step { definition: name.clone(), stage: policy.name.clone() };
                     found.key_retention.extend(kept.map(|kept| (step.clone(), kept)));
@@ -200,61 +210,6 @@ impl Reader<'_> {
             );
         }
         typed.enabled.is_none_or(|enabled| enabled.value).then_some(retention)
-    }
-
-    fn mapping(
-        &mut self,
-        table: Option<(String, String)>,
-        key: Vec<String>,
-        typed: typed::WorkColumns,
-    ) -> Option<WorkMapping> {
-        const PATH: &str = "work.columns";
-        // The columns are read even where the table is wrong, so that all problems come at once.
-        let (schema, name) = table.clone().unwrap_or_default();
-        let mapping = WorkMapping {
-            schema,
-            table: name,
-            key,
-            stage: self.column(typed.stage, PATH, "stage"),
-            stage_state: self.column(typed.stage_state, PATH, "stage_state"),
-            attempt_count: self.column(typed.attempt_count, PATH, "attempt_count"),
-            deferral_count: self.column(typed.deferral_count, PATH, "deferral_count"),
-            fence: self.column(typed.fence, PATH, "fence"),
-            epoch: self.column(typed.epoch, PATH, "epoch"),
-            next_attempt_at: self.column(typed.next_attempt_at, PATH, "next_attempt_at"),
-            lease_until: self.column(typed.lease_until, PATH, "lease_until"),
-            lease_owner: self.column(typed.lease_owner, PATH, "lease_owner"),
-            closed_at: self.column(typed.closed_at, PATH, "closed_at"),
-        };
-        table.map(|_| mapping)
-    }
-
-    fn key_columns(&mut self, typed: Option<At<Vec<At<String>>>>) -> Vec<String> {
-        let Some(At { value: columns, place }) = typed else {
-            return vec!["group_id".to_owned(), "quote_id".to_owned()];
-        };
-        if columns.is_empty() {
-            self.problems.report(place, "`work.columns.key` is empty");
-        }
-        columns
-            .into_iter()
-            .filter_map(|column| self.name(Some(column), place, "work.columns.key"))
-            .map(|column| column.value)
-            .collect()
-    }
-
-    /// Which of the key's columns names a row's group.
-    fn fair_by(&mut self, typed: Option<At<String>>, key: &[String]) -> Option<usize> {
-        let Some(column) = typed else { return (key.len() > 1).then_some(0) };
-        let part = key.iter().position(|name| *name == column.value);
-        if part.is_none() && !column.value.is_empty() {
-            let names: Vec<&str> = key.iter().map(String::as_str).collect();
-            let hint = suggest(&column.value, &names);
-            let message =
-                format!("`work.fair_by` names no column of `work.columns.key`, \"{}\"", column.value.escape_debug());
-            self.problems.report_with_hint(column.place, message, hint);
-        }
-        part
     }
 
     /// `None` where there is no name to know the stage by. A policy with a reported problem is a stand-in that lets the
@@ -290,7 +245,7 @@ impl Reader<'_> {
             endpoint: endpoint.as_ref().map_or("", Endpoint::origin).into(),
             next: self.next(stage.next),
             attempt_limit: self.count(stage.attempts, "work.stage.attempts", 5),
-            deferral_limit: stage.deferrals.map_or(100, |deferrals| deferrals.value),
+            deferral_limit: Some(stage.deferrals.map_or(100, |deferrals| deferrals.value)),
             timeout,
             lease,
             backoff: self.backoff(stage.backoff.map(|backoff| backoff.value).unwrap_or_default()),

@@ -1,0 +1,76 @@
+//! Whether the column of the state can hold the words that are written into it.
+
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::route::WorkMapping;
+use postrider_core::work::StageState;
+use tokio_postgres::error::SqlState;
+
+use crate::check::field;
+use crate::client::{Connection, Parameters};
+use crate::errors::{Phase, map_client_error};
+use crate::objects::work_name;
+use crate::quote::quote_identifier;
+
+/// The states that transitions and orders of people write.
+const WRITTEN: [StageState; 7] = [
+    StageState::Pending,
+    StageState::Running,
+    StageState::Retry,
+    StageState::Unknown,
+    StageState::NonResumable,
+    StageState::Done,
+    StageState::Cancelled,
+];
+
+/// What to do about a column that does not take a word.
+pub(crate) const UNWRITABLE_HINT: &str = "Give each state a word under [work.states] that the column takes, or have it take ours: ALTER TYPE … ADD VALUE for an enum, else a longer type or a wider CHECK.";
+
+/// Refuses a table whose column would cut off a word, or refuse it, when the first row is already claimed.
+pub(crate) async fn require(connection: &Connection, mapping: &WorkMapping) -> Result<()> {
+    match unwritable(connection, mapping).await? {
+        None => Ok(()),
+        Some(sentence) => Err(Error::new(ErrorKind::Table, "the work table cannot hold the words of all states")
+            .with_detail(sentence)
+            .with_hint(UNWRITABLE_HINT)),
+    }
+}
+
+/// Which words the column cannot hold as they are, as a sentence; `None` too where there is no such column.
+pub(crate) async fn unwritable(connection: &Connection, mapping: &WorkMapping) -> Result<Option<String>> {
+    let text = "SELECT format_type(a.atttypid, a.atttypmod), \
+           ARRAY(SELECT pg_get_expr(k.conbin, k.conrelid) FROM pg_constraint AS k \
+                 WHERE k.conrelid = a.attrelid AND k.contype = 'c' AND k.conkey = ARRAY[a.attnum]) \
+         FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace \
+         WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = $3 AND a.attnum > 0 AND NOT a.attisdropped";
+    let names = [&mapping.schema, &mapping.table, &mapping.stage_state];
+    let parameters: Parameters = names.into_iter().map(|name| Box::new(name.clone()) as Box<_>).collect();
+    let rows = connection.query(&text.into(), &parameters).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let (type_name, constraints): (&str, Vec<String>) = (field(row, 0)?, field(row, 1)?);
+    let column = quote_identifier(&mapping.stage_state);
+    let passes: String = constraints.iter().map(|expression| format!(" AND ({expression}) IS NOT FALSE")).collect();
+    let text = format!(
+        "SELECT FROM (SELECT $1::text::{type_name} AS {column}) AS t WHERE t.{column}::text = $1::text{passes}"
+    );
+    let mut refused = Vec::new();
+    for state in WRITTEN {
+        let word = mapping.states.word(state);
+        if !holds(connection, &text, word).await? {
+            refused.push(format!("\"{}\" ({})", word.escape_debug(), state.as_str()));
+        }
+    }
+    let table = work_name(mapping);
+    Ok((!refused.is_empty())
+        .then(|| format!("The column {column} of {table} cannot hold {} as it is.", refused.join(", "))))
+}
+
+/// A word that is no value of the column's type, or that a domain refuses, is an error of the server's.
+async fn holds(connection: &Connection, text: &str, word: &str) -> Result<bool> {
+    match connection.try_query(&text.into(), &vec![Box::new(word.to_owned())]).await {
+        Ok(rows) => Ok(!rows.is_empty()),
+        Err(error) => match error.code() {
+            Some(&SqlState::INVALID_TEXT_REPRESENTATION | &SqlState::CHECK_VIOLATION) => Ok(false),
+            _ => Err(map_client_error(Phase::Query, error)),
+        },
+    }
+}
