@@ -15,6 +15,7 @@ mod kills;
 mod life;
 mod mapping;
 mod outage;
+mod pauses;
 mod quiet;
 mod races;
 mod room;

@@ -62,7 +62,7 @@ pub enum ErrorKind {
     SinkRefused,
     /// An invariant of ours does not hold.
     Internal,
-    /// What a person ordered does not fit the work row as it is.
+    /// What a person ordered does not fit what is there.
     OrderRefused,
 }
 

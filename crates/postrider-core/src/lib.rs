@@ -19,6 +19,7 @@ pub mod judge;
 pub mod observe;
 pub mod order;
 pub mod outcome;
+pub mod paused;
 pub mod pgoutput;
 pub mod ports;
 pub mod position;

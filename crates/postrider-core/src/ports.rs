@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::frame::FrameBatch;
 use crate::outcome::Outcome;
+use crate::paused::Paused;
 use crate::position::{Generation, Lsn, Position};
 use crate::snapshot::Snapshot;
 use crate::time::Timestamp;
@@ -385,6 +386,9 @@ pub struct Reading {
 
 pub trait OpenRows: Send + fmt::Debug {
     fn snapshot(&self) -> &Snapshot;
+
+    /// What people hold back, in the same snapshot.
+    fn pauses(&self) -> &[Paused];
 
     /// The next rows in key order; none at the end.
     fn next_page(&mut self) -> BoxFuture<'_, Result<Vec<WorkVersion>>>;

@@ -3,12 +3,15 @@
 //! Takes and gives: one change; its [`Route`], with the columns that matter already found.
 //! Never: reads a value beyond what tells the kinds apart, keeps a row, or compares names for a table it has seen.
 
+mod notices;
+
 use crate::change::{Change, Row};
 use crate::error::{Error, ErrorKind};
 use crate::pgoutput::{LogicalMessage, OldTuple, TupleValue};
 use crate::position::Lsn;
 use crate::relation::{OidMap, Relation};
 use crate::work::StateWords;
+use notices::Notices;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
@@ -84,8 +87,7 @@ pub struct WorkMapping {
 pub struct Router {
     routing: Routing,
     prefixes: Vec<Arc<str>>,
-    /// Of the notices of the work table, and the table's name.
-    notices: Option<(String, Arc<str>)>,
+    notices: Option<Notices>,
     tables: OidMap<Known>,
 }
 
@@ -114,6 +116,8 @@ pub enum Route<'a> {
     Work(WorkRow<'a>),
     /// The same, told by the work table's trigger: [`crate::shape::noticed_change`].
     WorkNotice(WorkNotice<'a>),
+    /// A person paused or resumed a stage or an endpoint: [`crate::shape::pause_change`].
+    Pause(WorkNotice<'a>),
     /// Nothing; the reason is for a counter.
     Ignore(Ignored),
     /// Somebody did to a table of ours what the protocol does not allow. The default policy is to say so and go on.
@@ -144,7 +148,7 @@ pub struct WorkRow<'a> {
     pub(crate) new: Option<Row<'a>>,
 }
 
-/// What the work table's trigger says about a change that the publication leaves out.
+/// A logical message about the work table: what its trigger says of a change that the publication leaves out, or what people hold back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkNotice<'a> {
     /// `schema.table`
@@ -252,9 +256,6 @@ pub(crate) const NO_COLUMN: [TupleValue<'static>; work_slot::COUNT] = [
     TupleValue::Null,
 ];
 
-/// The content of the message that tells of a TRUNCATE of the work table.
-const TRUNCATE_NOTICE: &[u8] = b"truncate";
-
 /// Slots of [`OutboxPlan::picks`], in the order of the names in [`OutboxPlan::new`].
 pub(crate) mod outbox_slot {
     pub(crate) const ID: usize = 0;
@@ -356,16 +357,18 @@ impl WorkMapping {
     pub fn notice_prefix(&self) -> String {
         format!("postrider.work:{}.{}", self.schema, self.table)
     }
+
+    /// The prefix of the logical messages in which orders of people tell what is paused and resumed.
+    pub fn pause_prefix(&self) -> String {
+        format!("postrider.stages:{}.{}", self.schema, self.table)
+    }
 }
 
 impl Router {
     /// A table that is named both as an outbox and as the work table is an outbox; the configuration refuses it.
     pub fn new(routing: Routing) -> Router {
         let prefixes = routing.outbox_prefixes.iter().map(|outbox| outbox.prefix.as_str().into()).collect();
-        let notices = routing.work.as_ref().map(|work| {
-            let table = format!("{}.{}", work.schema, work.table);
-            (work.notice_prefix(), table.into())
-        });
+        let notices = routing.work.as_ref().map(Notices::new);
         Router { routing, prefixes, notices, tables: OidMap::default() }
     }
 
@@ -425,15 +428,8 @@ impl Router {
     }
 
     fn route_message<'a>(&'a self, message: &LogicalMessage<'a>) -> Route<'a> {
-        if let (Some((prefix, table)), Some(work)) = (&self.notices, &self.routing.work)
-            && *prefix == message.prefix
-            && message.transactional
-        {
-            return if message.content == TRUNCATE_NOTICE {
-                Route::Alarm(Alarm::Truncated { tables: vec![(TableRole::Work, Arc::clone(table))] })
-            } else {
-                Route::WorkNotice(WorkNotice { table, states: &work.states, content: message.content })
-            };
+        if let Some(route) = self.notices.as_ref().and_then(|notices| notices.route(message)) {
+            return route;
         }
         match self.prefixes.iter().find(|prefix| ***prefix == *message.prefix) {
             Some(source) => Route::OutboxMessage(OutboxMessage { source, lsn: message.lsn, content: message.content }),

@@ -5,6 +5,7 @@
 
 mod envelope;
 mod notice;
+mod pause;
 
 use crate::change::Row;
 use crate::error::{Error, ErrorKind};
@@ -21,6 +22,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use notice::noticed_change;
+pub use pause::pause_change;
 
 /// What the log says about a work row.
 #[derive(Debug, Clone, PartialEq, Eq)]

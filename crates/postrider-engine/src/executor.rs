@@ -11,6 +11,7 @@ mod judge;
 mod observe;
 mod owners;
 mod pace;
+mod paused;
 #[cfg(test)]
 mod play;
 mod queue;
@@ -411,6 +412,7 @@ impl Loop {
             // The load begins anew; a sweep is left to the next one.
             Err(error) => return self.fail(error),
         };
+        self.state.pauses_read(reader.pauses(), reader.snapshot());
         match (rows.is_empty(), self.loading) {
             (false, true) => {
                 for row in rows {
@@ -557,6 +559,7 @@ impl Visit for Versions<'_> {
         match route {
             Route::Work(row) => self.take(shape::work_change(&row), head.xid, position),
             Route::WorkNotice(notice) => self.take(shape::noticed_change(&notice), head.xid, position),
+            Route::Pause(notice) => self.state.pause_heard(shape::pause_change(&notice), head.xid, position),
             Route::Alarm(alarm) => self.alarm(position, &alarm.to_string()),
             Route::Outbox(_) | Route::OutboxMessage(_) | Route::Ignore(_) => {}
         }

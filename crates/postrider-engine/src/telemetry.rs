@@ -4,6 +4,7 @@ mod stage_calls;
 
 pub use stage_calls::{BadEnd, LATE, StageCalls, StageHarm, StageTrouble, Streak};
 
+use postrider_core::paused::{Paused, PausedPart};
 use postrider_core::ports::{Gap, StagedAmount};
 use postrider_core::position::{Lsn, Position};
 use postrider_core::stage::StageClass;
@@ -45,6 +46,21 @@ pub struct ConsumerLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct EndpointLabel {
     pub endpoint: String,
+}
+
+/// Label of a series about a part that is paused: what it is not named by is empty.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PausedLabel {
+    pub stage: String,
+    pub definition: String,
+    pub endpoint: String,
+}
+
+impl PausedLabel {
+    pub(crate) fn of(part: &PausedPart) -> PausedLabel {
+        let [stage, definition, endpoint] = part.columns().map(str::to_owned);
+        PausedLabel { stage, definition, endpoint }
+    }
 }
 
 /// All that the engine counts. Cheap to update from any task.
@@ -115,6 +131,8 @@ pub struct Telemetry {
     pub credentials_refused: Counter,
     /// 1 while an endpoint is not called because its calls failed, and while it gets its calls back a few at a time.
     pub circuits_open: Family<EndpointLabel, Gauge>,
+    /// 1 while a person holds back a stage or an endpoint.
+    pub paused: Family<PausedLabel, Gauge>,
     status: Mutex<Status>,
 }
 
@@ -137,6 +155,8 @@ pub struct Status {
     pub stages: BTreeMap<String, StageCalls>,
     /// Endpoints that are not called, or not by all that wait for them yet, by their origin.
     pub circuits: BTreeMap<String, OpenCircuit>,
+    /// Stages and endpoints for which nothing is claimed, since a person holds them back.
+    pub paused: Vec<Paused>,
     /// Rows that were parked since the start because nobody here can start them: how many, by the reason.
     pub refused: BTreeMap<String, u64>,
     /// What is on record as left out.
@@ -205,6 +225,7 @@ impl Telemetry {
         r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());
         r.register("credentials_refused", "Changed credentials not usable", self.credentials_refused.clone());
         r.register("circuits_open", "1 while an endpoint's calls are held back", self.circuits_open.clone());
+        r.register("paused", "1 while a person holds back a stage or an endpoint", self.paused.clone());
     }
 
     /// So much waits for its outcome.

@@ -3,6 +3,7 @@
 mod expiry;
 mod find;
 mod order;
+mod pauses;
 mod timeline;
 
 use std::fmt;
@@ -15,7 +16,7 @@ use crate::check::access;
 use crate::client::Connection;
 use crate::objects::written_columns;
 use crate::options::ConnectOptions;
-use crate::store::{OPERATOR_ACTIONS, WORK_HISTORY};
+use crate::store::{OPERATOR_ACTIONS, PAUSES, StoreTable, WORK_HISTORY};
 use crate::work_table::layout::Layout;
 
 pub use expiry::Expired;
@@ -31,15 +32,21 @@ const PREAMBLE: &str = "SET default_transaction_isolation = 'read committed'; SE
 pub struct Operator {
     connection: Connection,
     layout: Layout,
+    /// Of the messages that tell executors what is paused.
+    pause_prefix: String,
 }
 
 /// What is going to be done there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     Look,
+    /// And what is held back is looked at.
+    LookAtPauses,
     Order,
     /// And the epoch may rise.
     Reexecute,
+    /// Stages and endpoints may be held back; no row is written.
+    Pause,
 }
 
 /// One work row, for a person.
@@ -66,11 +73,8 @@ impl Operator {
         access: Access,
     ) -> Result<Operator> {
         let connection = Connection::open(options, PREAMBLE).await?;
-        let (mut written, mut privileges) = (Vec::new(), "SELECT");
-        if access != Access::Look {
-            written = written_columns(mapping);
-            privileges = OPERATOR_ACTIONS.operate;
-        }
+        let orders = access == Access::Order || access == Access::Reexecute;
+        let mut written = if orders { written_columns(mapping) } else { Vec::new() };
         if access == Access::Reexecute {
             let epoch = mapping.epoch.as_deref().ok_or_else(|| {
                 Error::new(ErrorKind::Table, "the work table has no epoch, so that a stage has one key for ever")
@@ -79,13 +83,17 @@ impl Operator {
             })?;
             written.push(epoch);
         }
-        let mut store = vec![(&OPERATOR_ACTIONS, privileges)];
+        let needed = |table: &'static StoreTable, orders: bool| (table, if orders { table.operate } else { "SELECT" });
+        let mut store = vec![needed(&OPERATOR_ACTIONS, orders || access == Access::Pause)];
         if history {
-            store.push((&WORK_HISTORY, privileges));
+            store.push(needed(&WORK_HISTORY, orders));
+        }
+        if access == Access::Pause || access == Access::LookAtPauses {
+            store.push(needed(&PAUSES, access == Access::Pause));
         }
         access::require(&connection, mapping, &written, &store).await?;
         let layout = Layout::load(&connection, mapping, history).await?;
-        Ok(Operator { connection, layout })
+        Ok(Operator { connection, layout, pause_prefix: mapping.pause_prefix() })
     }
 }
 

@@ -42,6 +42,16 @@ pub(crate) const OPERATOR_ACTIONS: StoreTable = StoreTable {
     missing: "`postrider setup` creates it.",
 };
 
+/// One row for each stage or endpoint that people hold back.
+pub(crate) const PAUSES: StoreTable = StoreTable {
+    name: "pauses",
+    create: include_str!("../../../sql/store/0003_create_pauses.sql"),
+    purpose: "Creates the list of stages and endpoints that people hold back.",
+    run: "SELECT",
+    operate: "SELECT, INSERT, DELETE",
+    missing: "`postrider setup` creates it.",
+};
+
 impl StoreTable {
     /// Schema and table, as statements name it.
     pub(crate) fn qualified(&self) -> String {
@@ -55,5 +65,5 @@ pub(crate) fn store_tables(objects: &SourceObjects) -> Vec<&'static StoreTable> 
         return Vec::new();
     }
     let history = objects.history.then_some(&WORK_HISTORY);
-    history.into_iter().chain([&OPERATOR_ACTIONS]).collect()
+    history.into_iter().chain([&OPERATOR_ACTIONS, &PAUSES]).collect()
 }

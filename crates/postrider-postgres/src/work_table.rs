@@ -12,6 +12,7 @@ pub(crate) mod history;
 pub(crate) mod layout;
 mod open_rows;
 mod owners;
+pub(crate) mod pauses;
 mod read;
 
 use std::collections::BTreeSet;
@@ -32,7 +33,7 @@ use crate::client::Session;
 use crate::objects::written_columns;
 use crate::options::ConnectOptions;
 use crate::states;
-use crate::store::WORK_HISTORY;
+use crate::store::{PAUSES, WORK_HISTORY};
 use claim::ClaimStatements;
 use layout::Layout;
 use open_rows::SnapshotPages;
@@ -108,8 +109,11 @@ impl PgWorkTable {
     ) -> Result<PgWorkTable> {
         let reads = Session::new(options.clone(), READING_PREAMBLE);
         let connection = reads.connection().await?;
-        let store: &[_] = if settings.history { &[(&WORK_HISTORY, WORK_HISTORY.run)] } else { &[] };
-        access::require(&connection, mapping, &written_columns(mapping), store).await?;
+        let mut store = vec![(&PAUSES, PAUSES.run)];
+        if settings.history {
+            store.push((&WORK_HISTORY, WORK_HISTORY.run));
+        }
+        access::require(&connection, mapping, &written_columns(mapping), &store).await?;
         let layout = Layout::load(&connection, mapping, settings.history).await?;
         states::require(&connection, mapping).await?;
         drop(connection);

@@ -7,6 +7,7 @@ mod journal;
 mod replay;
 mod run;
 mod setup;
+mod stage;
 mod status;
 mod tail;
 mod verify_history;
@@ -43,6 +44,7 @@ enum Verb {
     Replay(replay::Replay),
     VerifyHistory(verify_history::VerifyHistory),
     Work(work::Work),
+    Stage(stage::Stage),
     Explain(explain::Explain),
 }
 
@@ -87,6 +89,7 @@ impl Verb {
             Verb::Replay(verb) => verb.obey(),
             Verb::VerifyHistory(verb) => verb.obey(),
             Verb::Work(verb) => verb.obey(),
+            Verb::Stage(verb) => verb.obey(),
             Verb::Explain(verb) => verb.obey(),
         }
     }
@@ -103,6 +106,7 @@ impl Verb {
             Verb::Replay(verb) => verb.json,
             Verb::VerifyHistory(verb) => verb.json,
             Verb::Work(verb) => verb.is_json(),
+            Verb::Stage(verb) => verb.is_json(),
             Verb::Explain(verb) => verb.json,
         }
     }

@@ -1,8 +1,10 @@
 //! The guards of the work table.
 
+use postrider_core::paused::{PauseChange, Paused, PausedPart};
 use postrider_core::ports::{
     BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, Transition, WorkTable,
 };
+use postrider_core::time::Timestamp;
 use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use std::time::Duration;
 
@@ -15,6 +17,9 @@ pub trait Fixture {
 
     /// Commits a new row, visible when this returns.
     fn submit<'a>(&'a self, key: &'a WorkKey, stage: &'a str) -> BoxFuture<'a, ()>;
+
+    /// Commits what a person ordered to pause or resume, visible when this returns.
+    fn order(&self, change: PauseChange) -> BoxFuture<'_, ()>;
 
     /// Lets the server's time go by.
     fn pass(&self, span: Duration) -> BoxFuture<'_, ()>;
@@ -34,6 +39,7 @@ pub async fn suite(fixture: &dyn Fixture) {
     abandoned_rows_are_taken_over(fixture).await;
     refused_rows_are_parked_and_nothing_else_of_them_changes(fixture).await;
     open_rows_come_in_key_order_without_the_closed(fixture).await;
+    what_is_paused_is_read_in_the_snapshot_of_the_open_rows(fixture).await;
     owners_that_live_are_known(fixture).await;
 }
 
@@ -213,6 +219,36 @@ async fn open_rows_come_in_key_order_without_the_closed(fixture: &dyn Fixture) {
     let reading = fixture.table().read(&[late.clone(), WorkKey::new(["open", "nobody"])]).await.unwrap();
     assert_eq!(reading.rows.iter().map(|row| &row.key).collect::<Vec<_>>(), [&late]);
     assert!(reading.snapshot.xmax > reader.snapshot().xmax, "a later read has a later snapshot");
+}
+
+async fn what_is_paused_is_read_in_the_snapshot_of_the_open_rows(fixture: &dyn Fixture) {
+    let part = |columns| PausedPart::of(columns).expect("a part");
+    let pause = |part| {
+        let [who, why] = ["ada", "because"].map(str::to_owned);
+        fixture.order(PauseChange::Pause(Paused { part, since: Timestamp(0), who, why }))
+    };
+    let read = async || {
+        let reader = fixture.table().open_rows().await.unwrap();
+        let found = |paused: &Paused| (paused.part.clone(), paused.who.clone(), paused.why.clone());
+        let mut found: Vec<_> = reader.pauses().iter().map(found).collect();
+        found.sort();
+        (reader, found)
+    };
+    let said = |part| (part, "ada".to_owned(), "because".to_owned());
+    assert_eq!(read().await.1, []);
+    let (stage, narrow, endpoint) =
+        (part([STAGE, "", ""]), part([STAGE, DEFINITION, ""]), part(["", "", "http://core:80"]));
+    pause(stage.clone()).await;
+    pause(endpoint.clone()).await;
+    let (reader, found) = read().await;
+    assert_eq!(found, [said(stage.clone()), said(endpoint.clone())]);
+    pause(narrow.clone()).await;
+    fixture.order(PauseChange::Resume(stage.clone())).await;
+    assert_eq!(reader.pauses().len(), 2, "one snapshot");
+    assert_eq!(read().await.1, [said(narrow.clone()), said(endpoint.clone())]);
+    fixture.order(PauseChange::Resume(narrow)).await;
+    fixture.order(PauseChange::Resume(endpoint)).await;
+    assert_eq!(read().await.1, []);
 }
 
 async fn owners_that_live_are_known(fixture: &dyn Fixture) {

@@ -9,6 +9,7 @@ use super::faults::Fault;
 use super::shared::{Bug, Sim};
 use super::signal::Signal;
 use postrider_core::history::Record;
+use postrider_core::paused::{PauseChange, Paused};
 use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::route::{OutboxPrefix, OutboxTable, Routing, WorkMapping};
 use postrider_core::snapshot::Snapshot;
@@ -90,6 +91,8 @@ pub struct State {
     owners_say_nothing_until: u64,
     pub events: Vec<(Arc<str>, Lsn)>,
     prepared: BTreeSet<u64>,
+    /// Every order that paused or resumed a part, with its transaction.
+    pause_orders: Vec<(u64, PauseChange)>,
 }
 
 /// A change to be committed.
@@ -112,6 +115,8 @@ pub enum Change {
         prefix: &'static str,
         content: Vec<u8>,
     },
+    /// A person pauses or resumes a part.
+    Pause(PauseChange),
 }
 
 #[derive(Debug)]
@@ -146,6 +151,7 @@ impl Database {
             owners_say_nothing_until: 0,
             events: Vec::new(),
             prepared: BTreeSet::new(),
+            pause_orders: Vec::new(),
         };
         // A row that is to be missing from the log would come with its prepare record.
         let two_phase = sim.one_in(2) && !sim.has(Bug::RowForgotten);
@@ -203,6 +209,19 @@ impl Database {
         Some(state.owners.iter().filter(|(_, until)| **until > now).map(|(owner, _)| *owner).collect())
     }
 
+    /// What is paused, as others see it.
+    pub fn pauses(&self) -> Vec<Paused> {
+        let state = self.state();
+        let mut paused = BTreeMap::new();
+        for (_, change) in state.pause_orders.iter().filter(|(xid, _)| !state.running.contains(xid)) {
+            match change {
+                PauseChange::Pause(pause) => drop(paused.insert(pause.part.clone(), pause.clone())),
+                PauseChange::Resume(part) => drop(paused.remove(part)),
+            }
+        }
+        paused.into_values().collect()
+    }
+
     /// Gives a transaction its id; it runs until it commits or rolls back.
     pub fn begin(&self) -> u64 {
         let mut state = self.state();
@@ -249,6 +268,9 @@ impl Database {
         let mut state = self.state();
         self.log(&mut state, xid, &changes);
         for change in changes {
+            if let Change::Pause(change) = &change {
+                state.pause_orders.push((xid, change.clone()));
+            }
             if let Change::InsertWork(stored)
             | Change::UpdateWork(stored)
             | Change::TellWork(stored)
@@ -417,7 +439,7 @@ impl Database {
                 self.sim.record(Record::EventCommitted { id: id.clone(), position, key: Some(key.clone()) });
                 state.events.push((id.clone(), commit_lsn));
             }
-            if !matches!(change, Change::Message { .. } | Change::TellWork(_) | Change::Silent(_)) {
+            if !matches!(change, Change::Message { .. } | Change::TellWork(_) | Change::Silent(_) | Change::Pause(_)) {
                 ordinal += 1;
             }
             if !matches!(change, Change::Silent(_)) {

@@ -85,6 +85,7 @@ counted! {
         SinkReplyLost = "sink took all, reply lost",
         SlowSync = "slow fsync",
         Cancelled = "row cancelled by an operator",
+        Paused = "stage or endpoint paused by an operator",
         RolledBack = "submission rolled back",
         Streamed = "transaction streamed while in progress",
         SavepointAborted = "savepoint of a streamed transaction rolled back",

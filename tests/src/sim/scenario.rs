@@ -7,12 +7,13 @@ use super::journal::{FakeJournal, JournalDisk};
 use super::log::FakeSource;
 use super::shared::{Bug, Process, ProcessWorld, Sim};
 use super::sink::{Consumer, FakeSink};
-use super::stage_set::{LEASE, STAGES, definitions};
+use super::stage_set::{DEFINITION, ENDPOINT, LEASE, STAGES, definitions};
 use super::staging::{FakeStaging, StagingDisk};
 use super::time::{Clock, in_virtual_time};
 use super::work_table::{FakeWorkTable, cancel};
 use postrider_core::error::Result;
 use postrider_core::history::{ConfirmPolicy, Record, Rules, StageRule, Violation, check};
+use postrider_core::paused::{PauseChange, Paused, PausedPart};
 use postrider_core::work::{StageName, StageState, WorkKey};
 use postrider_engine::{
     Ack, Limits, Parts, Periods, Settings, Shutdown, SinkPart, Telemetry, WhenFull, WorkPart, WorkSettings, run,
@@ -112,6 +113,7 @@ impl Scenario {
         let lives: Vec<_> = machines.iter().map(|machine| tokio::spawn(machine.clone().live())).collect();
         tokio::spawn(submit(database.clone(), self.rows));
         tokio::spawn(disturb(database.clone(), machines.clone()));
+        tokio::spawn(hold_back(database.clone()));
         sim.clock.sleep_until(faults_end).await;
         sim.end_faults();
         let rested = rest(&sim, &database, &machines, self.rows).await;
@@ -204,6 +206,10 @@ impl Machine {
         let held = lives.last().map_or(0, |telemetry| telemetry.open_rows.get());
         if held != 0 {
             troubles.push(format!("process {} still holds {held} rows at rest", self.number));
+        }
+        let paused = lives.last().map_or(0, |telemetry| telemetry.status().paused.len());
+        if paused != 0 {
+            troubles.push(format!("process {} still holds back {paused} parts that were resumed", self.number));
         }
         let staged = self.staging.prepared();
         if staged != 0 {
@@ -390,6 +396,30 @@ async fn disturb(database: Arc<Database>, machines: Vec<Arc<Machine>>) {
         }
     }
     drop(machines);
+}
+
+/// A person pauses one part after the other, and resumes it a while later.
+async fn hold_back(database: Arc<Database>) {
+    let sim = database.sim.clone();
+    let order = |change| {
+        let xid = database.begin();
+        database.commit(xid, vec![Change::Pause(change)]);
+    };
+    while sim.one_in(2) && sim.faults_on() {
+        sim.clock.sleep(sim.millis(50, 1_500)).await;
+        let stage = STAGES[usize::try_from(sim.below(STAGES.len() as u64)).unwrap()];
+        let columns = match sim.below(3) {
+            0 => [stage, "", ""],
+            1 => [stage, DEFINITION, ""],
+            _ => ["", "", ENDPOINT],
+        };
+        let part = PausedPart::of(columns).unwrap();
+        let [who, why] = ["ada", "because"].map(str::to_owned);
+        sim.count(Fault::Paused);
+        order(PauseChange::Pause(Paused { part: part.clone(), since: sim.server_now(), who, why }));
+        sim.clock.sleep(sim.millis(50, 1_500)).await;
+        order(PauseChange::Resume(part));
+    }
 }
 
 /// Waits until nothing is left to do, and says what is if that takes too long.

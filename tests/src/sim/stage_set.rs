@@ -10,6 +10,9 @@ pub const STAGES: [&str; 4] = ["PRICING", "APPROVAL", "BINDING", "ISSUING"];
 /// The stage whose receiver makes an external call and keeps its own intents.
 pub const EXTERNAL: &str = "BINDING";
 
+/// Where all of them are called.
+pub const ENDPOINT: &str = "http://core";
+
 /// The stage that runs one row of a group at a time.
 const SERIAL: &str = "APPROVAL";
 
@@ -27,7 +30,7 @@ pub fn definitions(attempt_limit: u32) -> Definitions {
     let policies = STAGES.iter().enumerate().map(|(place, name)| StagePolicy {
         name: StageName::new(name),
         class: class(name),
-        endpoint: "http://core".into(),
+        endpoint: ENDPOINT.into(),
         next: vec![Next::of(STAGES.get(place + 1).copied().unwrap_or(END))],
         attempt_limit,
         deferral_limit: Some(50),

@@ -6,6 +6,7 @@ use super::shared::{Bug, Process, Sim, disconnected, transient};
 use postrider_core::error::Result;
 use postrider_core::guard::{self, HashAfter};
 use postrider_core::history::{Cause, Record};
+use postrider_core::paused::Paused;
 use postrider_core::ports::{
     BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, OpenRows, Reading, Transition, WorkTable,
 };
@@ -29,6 +30,7 @@ struct Pages {
     restarts: u64,
     rows: Vec<WorkVersion>,
     snapshot: Snapshot,
+    pauses: Vec<Paused>,
 }
 
 impl FakeWorkTable {
@@ -114,11 +116,11 @@ impl WorkTable for FakeWorkTable {
     fn open_rows(&self) -> BoxFuture<'_, Result<Box<dyn OpenRows>>> {
         Box::pin(async move {
             let database = self.database.clone();
-            let read = async move { (database.read(None), database.state().restarts) };
-            let ((mut rows, snapshot), restarts) = self.send(Point::WorkOpenRows, read).await?;
+            let read = async move { (database.read(None), database.pauses(), database.state().restarts) };
+            let ((mut rows, snapshot), pauses, restarts) = self.send(Point::WorkOpenRows, read).await?;
             rows.reverse();
             let (process, database) = (self.process.clone(), self.database.clone());
-            Ok(Box::new(Pages { process, database, restarts, rows, snapshot }) as Box<dyn OpenRows>)
+            Ok(Box::new(Pages { process, database, restarts, rows, snapshot, pauses }) as Box<dyn OpenRows>)
         })
     }
 
@@ -131,6 +133,10 @@ impl WorkTable for FakeWorkTable {
 impl OpenRows for Pages {
     fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    fn pauses(&self) -> &[Paused] {
+        &self.pauses
     }
 
     fn next_page(&mut self) -> BoxFuture<'_, Result<Vec<WorkVersion>>> {

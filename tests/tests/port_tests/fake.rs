@@ -1,6 +1,7 @@
 //! The fakes of the simulation, without faults.
 
 use postrider_core::history::{ConfirmPolicy, Record};
+use postrider_core::paused::PauseChange;
 use postrider_core::ports::{BoxFuture, LogSource, Sink, StageCaller, Staging, WorkTable};
 use postrider_core::position::Lsn;
 use postrider_core::work::{OwnerId, WorkKey};
@@ -58,6 +59,17 @@ impl work_table::Fixture for Work {
             let database = &self.0.database;
             let xid = database.begin();
             database.commit(xid, vec![Change::InsertWork(new_row(key.clone(), stage, "{\"n\": 1}"))]);
+            while database.is_running(xid) {
+                database.sim.clock.sleep(Duration::from_millis(1)).await;
+            }
+        })
+    }
+
+    fn order(&self, change: PauseChange) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let database = &self.0.database;
+            let xid = database.begin();
+            database.commit(xid, vec![Change::Pause(change)]);
             while database.is_running(xid) {
                 database.sim.clock.sleep(Duration::from_millis(1)).await;
             }

@@ -1,5 +1,6 @@
 //! The real ports: PostgreSQL, the disk, HTTP.
 
+use postrider_core::paused::{PauseChange, Paused};
 use postrider_core::ports::{BoxFuture, LogSource, Sink, SourceIdentity, StageCaller, Staging, WorkTable};
 use postrider_core::position::{Generation, Lsn};
 use postrider_core::route::WorkMapping;
@@ -7,7 +8,9 @@ use postrider_core::stage::Step;
 use postrider_core::work::{OwnerId, WorkKey};
 use postrider_delivery::{Endpoint, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink};
 use postrider_journal::Life;
-use postrider_postgres::{ConnectOptions, PgWorkTable, ReplicationSource, WorkTableSettings, create_slot};
+use postrider_postgres::{
+    Access, ConnectOptions, Note, Operator, PgWorkTable, ReplicationSource, WorkTableSettings, create_slot,
+};
 use postrider_tests::port_tests::stage_caller::Play;
 use postrider_tests::port_tests::{journal, log, sink, stage_caller, staging, work_table};
 use std::collections::BTreeMap;
@@ -81,7 +84,9 @@ pub(super) mod needs_postgres {
             let (client, connection) = tokio_postgres::connect(&cluster.url(), NoTls).await.unwrap();
             tokio::spawn(connection);
             let options = ConnectOptions::parse(&cluster.url(), &BTreeMap::new()).unwrap();
-            for file in ["sql/source/0001_create_pending_work.sql", "sql/store/0001_create_work_history.sql"] {
+            let store = ["0001_create_work_history", "0002_create_operator_actions", "0003_create_pauses"];
+            let store = store.map(|file| format!("sql/store/{file}.sql"));
+            for file in std::iter::once("sql/source/0001_create_pending_work.sql".to_owned()).chain(store) {
                 let statements = std::fs::read_to_string(xtask::workspace::root().join(file)).unwrap();
                 client.batch_execute(&statements).await.unwrap();
             }
@@ -111,6 +116,24 @@ pub(super) mod needs_postgres {
                 let sql =
                     "INSERT INTO pending_work (group_id, quote_id, stage, payload) VALUES ($1, $2, $3, '{\"n\": 1}')";
                 self.server.client.execute(sql, &[&parts[0], &parts[1], &stage]).await.unwrap();
+            })
+        }
+
+        fn order(&self, change: PauseChange) -> BoxFuture<'_, ()> {
+            Box::pin(async move {
+                let options = &self.server.options;
+                let operator = Operator::open(options, &WorkMapping::default(), true, Access::Pause).await.unwrap();
+                let note = |verb: &str, who: &str, why: &str| {
+                    let [verb, who, why] = [verb, who, why].map(str::to_owned);
+                    Note { verb, who, why, evidence: None }
+                };
+                let is_new = match change {
+                    PauseChange::Pause(Paused { part, who, why, .. }) => {
+                        operator.pause(&part, &note("stage pause", &who, &why)).await
+                    }
+                    PauseChange::Resume(part) => operator.resume(&part, &note("stage resume", "ada", "done")).await,
+                };
+                assert!(is_new.unwrap());
             })
         }
 

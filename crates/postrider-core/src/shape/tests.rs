@@ -47,6 +47,7 @@ fn shape_part(decoder: &mut Decoder, router: &mut Router, part: Part<'_>, out: &
             Route::OutboxMessage(message) => write_event(out, &message_event(&message, position, head.committed_at)),
             Route::Work(row) => writeln!(out, "{:?}", work_change(&row)?).unwrap(),
             Route::WorkNotice(notice) => writeln!(out, "{:?}", noticed_change(&notice)?).unwrap(),
+            Route::Pause(notice) => writeln!(out, "{:?}", pause_change(&notice)?).unwrap(),
             Route::Ignore(crate::route::Ignored::UnrelatedTable) => {}
             Route::Ignore(reason) => writeln!(out, "ignored: {reason:?}").unwrap(),
             Route::Alarm(alarm) => writeln!(out, "alarm: {alarm:?}").unwrap(),
@@ -465,5 +466,36 @@ fn a_notice_that_does_not_read_is_refused_by_the_member_that_is_wrong() {
         column "key" of table "public.pending_work" is NULL
         column "stage_state" of table "public.pending_work" is not a stage state
         column "attempt_count" of table "public.pending_work" is not an integer in range"#]]
+    .assert_eq(&errors.join("\n"));
+}
+
+fn pause_message(content: &str) -> Vec<u8> {
+    let (prefix, content) = ("postrider.stages:public.pending_work", content.as_bytes());
+    let logical = crate::pgoutput::LogicalMessage { transactional: true, lsn: Lsn(1), prefix, content };
+    message(|out| encode::logical_message(out, &logical))
+}
+
+#[test]
+fn an_order_that_pauses_or_resumes_a_part_is_read_or_refused_by_the_member_that_is_wrong() {
+    check(
+        &[
+            pause_message(
+                r#"{"op":"pause","stage":"A","definition":"","endpoint":"","since":5,"who":"ada","why":"x"}"#,
+            ),
+            pause_message(r#"{"op":"resume","stage":"","definition":"","endpoint":"http://b:80"}"#),
+        ],
+        expect![[r#"
+            Pause(Paused { part: Stage { stage: StageName("A"), definition: None }, since: Timestamp(5), who: "ada", why: "x" })
+            Resume(Endpoint("http://b:80"))
+        "#]],
+    );
+    let bad = ["", "[]", r#"{"op":"pause"}"#, r#"{"op":"pause","stage":"A","since":"5"}"#, r#"{"op":"x","stage":"A"}"#];
+    let errors = bad.map(|content| shape(&[pause_message(content)]).unwrap_err().to_string());
+    expect![[r#"
+        column "pause" of table "public.pending_work" is not a JSON object
+        column "pause" of table "public.pending_work" is not a JSON object
+        column "stage" of table "public.pending_work" is NULL
+        column "since" of table "public.pending_work" is not an integer in range
+        column "op" of table "public.pending_work" is NULL"#]]
     .assert_eq(&errors.join("\n"));
 }

@@ -119,7 +119,7 @@ impl State {
     }
 
     fn lease_to_chain(&self, step: &Step, key: &WorkKey) -> Option<Duration> {
-        let policy = self.settings.definitions.policy(step).ok()?;
+        let policy = self.settings.definitions.policy(step).ok().filter(|_| !self.is_paused(step))?;
         let is_free = self.free_slots(step, policy) > 0 && self.rows.may_run(step, key);
         let waits = self.draining || !is_free || self.rows.has_due(step) || self.goes_before(policy);
         (!waits).then_some(policy.lease)
@@ -128,7 +128,9 @@ impl State {
     /// Whether a row waits for this stage's endpoint that goes before all that come to the stage.
     fn goes_before(&self, policy: &StagePolicy) -> bool {
         let mut others = self.settings.definitions.steps().filter(|(_, other)| other.priority > policy.priority);
-        others.any(|(step, other)| other.endpoint == policy.endpoint && self.rows.has_due(&step))
+        others.any(|(step, other)| {
+            other.endpoint == policy.endpoint && self.rows.has_due(&step) && !self.is_paused(&step)
+        })
     }
 
     /// The slot that was taken for the next stage.

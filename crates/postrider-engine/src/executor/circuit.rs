@@ -45,7 +45,7 @@ impl State {
 
     /// How long until an endpoint that rows wait for may be tried again.
     pub(super) fn until_next_try(&self) -> Option<Duration> {
-        let waiting = self.rows.due_steps().filter_map(|step| self.settings.definitions.policy(step).ok());
+        let waiting = self.startable_steps().filter_map(|step| self.settings.definitions.policy(step).ok());
         let tries = waiting.filter_map(|stage| self.circuits.get(&stage.endpoint)?.tries_at());
         // One whose time has come waits for its call to end, not for the clock.
         let now = self.world.now();

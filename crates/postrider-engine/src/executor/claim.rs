@@ -22,7 +22,7 @@ impl State {
         if self.draining {
             return (requests, Vec::new());
         }
-        let mut steps: Vec<Step> = self.rows.due_steps().cloned().collect();
+        let mut steps: Vec<Step> = self.startable_steps().cloned().collect();
         if steps.is_empty() {
             return (requests, Vec::new());
         }

@@ -76,7 +76,7 @@ impl State {
     pub(super) fn until_next_token(&self) -> Option<Duration> {
         let now = self.world.now();
         let policy = |step| self.settings.definitions.policy(step).ok();
-        self.rows.due_steps().filter_map(|step| self.pace.until_free(step, policy(step)?, now)).min()
+        self.startable_steps().filter_map(|step| self.pace.until_free(step, policy(step)?, now)).min()
     }
 
     fn each_bucket(&mut self, step: &Step, mut change: impl FnMut(&mut Bucket, Timestamp)) {

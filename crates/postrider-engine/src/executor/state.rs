@@ -6,6 +6,7 @@
 use super::CONSUMER;
 use super::owners::Owners;
 use super::pace::Pace;
+use super::paused::Pauses;
 use super::rows::{Doubt, Ending, Phase, Row, Rows, Take};
 use super::sweep::Suspects;
 use crate::clock::ServerClock;
@@ -52,6 +53,8 @@ pub(crate) struct State {
     pub(super) tries: BTreeMap<Arc<str>, u32>,
     /// What the rates of stages and endpoints leave.
     pub(super) pace: Pace,
+    /// What people hold back.
+    pub(super) pauses: Pauses,
     /// Calls in a row that were not sent, by stage.
     pub(super) not_sent: BTreeMap<Step, u32>,
     /// Rows whose outcome waits for a checkpoint, oldest first.
@@ -100,6 +103,7 @@ impl State {
             telemetry,
             in_use: BTreeMap::new(),
             circuits: BTreeMap::new(),
+            pauses: Pauses::default(),
             tries: BTreeMap::new(),
             not_sent: BTreeMap::new(),
             settling: VecDeque::new(),
@@ -158,7 +162,7 @@ impl State {
         let (step, era) = (row.step.clone(), row.era);
         let (key_names, now) = (&self.settings.key_names, self.clock.now());
         let call = match self.settings.definitions.policy(&step) {
-            _ if self.draining => Err(Transition::Release),
+            _ if self.draining || self.is_paused(&step) => Err(Transition::Release),
             Ok(policy) => stage_call(policy, &step.definition, key_names, &claim, now)
                 .map_err(|reason| Transition::Park { reason }),
             Err(gone) => Err(Transition::Park { reason: gone.reason(&step) }),

@@ -24,6 +24,7 @@ const FUNCTIONS: [&str; 10] = [
 ];
 
 /// A privilege that our role lacks.
+#[derive(PartialEq, Eq)]
 struct Lacking {
     /// As a sentence.
     sentence: String,
@@ -49,7 +50,7 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
             None => findings.push(missing(table)),
         }
     }
-    findings.extend(needed.into_iter().map(|lacking| lacking.report(Severity::Error)));
+    findings.extend(once_each(needed).into_iter().map(|lacking| lacking.report(Severity::Error)));
     Ok(findings)
 }
 
@@ -76,6 +77,7 @@ pub(crate) async fn require(
         })?);
     }
     lacking.extend(on_functions(connection).await?);
+    let lacking = once_each(lacking);
     if lacking.is_empty() {
         return Ok(());
     }
@@ -83,6 +85,17 @@ pub(crate) async fn require(
     Err(Error::new(ErrorKind::Privilege, "the role lacks a privilege")
         .with_detail(join(|lacking| &lacking.sentence))
         .with_hint(join(|lacking| &lacking.cure)))
+}
+
+/// Our own tables share a schema.
+fn once_each(lacking: Vec<Lacking>) -> Vec<Lacking> {
+    let mut told = Vec::new();
+    for one in lacking {
+        if !told.contains(&one) {
+            told.push(one);
+        }
+    }
+    told
 }
 
 impl Lacking {
@@ -144,7 +157,7 @@ async fn on_store_table(connection: &Connection, table: &StoreTable, needed: &st
     let mut lacking = Vec::new();
     if !needed_is_empty && !field::<bool>(row, 0)? {
         lacking.push(Lacking {
-            sentence: format!("Our role may not use the schema of {name}."),
+            sentence: format!("Our role may not use the schema {STORE_SCHEMA}."),
             cure: format!("GRANT USAGE ON SCHEMA {STORE_SCHEMA} TO {role};"),
         });
     }

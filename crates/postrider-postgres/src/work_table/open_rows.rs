@@ -3,15 +3,19 @@
 use std::sync::Arc;
 
 use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::paused::Paused;
 use postrider_core::ports::{BoxFuture, OpenRows};
 use postrider_core::snapshot::Snapshot;
 use postrider_core::work::{WorkKey, WorkVersion};
 
 use super::cells::{Cells, LeftOut};
 use super::layout::{Layout, unreadable};
+use super::pauses;
 use super::read::parse_snapshot;
 use crate::client::{Connection, Parameters};
 use crate::options::ConnectOptions;
+use crate::quote::quote_literal;
+use crate::store::PAUSES;
 
 /// Rows of one page.
 const PAGE_ROWS_MAX: usize = 1_000;
@@ -27,6 +31,7 @@ pub(super) struct SnapshotPages {
     connection: Option<Connection>,
     layout: Arc<Layout>,
     snapshot: Snapshot,
+    pauses: Vec<Paused>,
     last: Option<WorkKey>,
 }
 
@@ -34,10 +39,18 @@ impl SnapshotPages {
     /// Connects and takes the snapshot.
     pub(super) async fn start(options: &ConnectOptions, layout: Arc<Layout>) -> Result<SnapshotPages> {
         let connection = Connection::open(options, PREAMBLE).await?;
-        let rows = connection.query(&"SELECT pg_current_snapshot()::text".into(), &Parameters::new()).await?;
+        let text = format!(
+            "SELECT pg_current_snapshot()::text, {columns} FROM (VALUES (1)) AS always \
+             LEFT JOIN {pauses} AS p ON p.work_table = {table}::regclass",
+            columns = pauses::COLUMNS,
+            pauses = PAUSES.qualified(),
+            table = quote_literal(&layout.table),
+        );
+        let rows = connection.query(&text.into(), &Parameters::new()).await?;
         let row = rows.first().ok_or_else(|| Error::new(ErrorKind::Protocol, "the server gave no snapshot"))?;
         let snapshot = parse_snapshot(row.try_get(0).map_err(unreadable)?)?;
-        Ok(SnapshotPages { connection: Some(connection), layout, snapshot, last: None })
+        let pauses = rows.iter().filter_map(|row| pauses::read(row, 1).transpose()).collect::<Result<_>>()?;
+        Ok(SnapshotPages { connection: Some(connection), layout, snapshot, pauses, last: None })
     }
 
     /// The next page with rows that can be read; the others are left out.
@@ -66,6 +79,10 @@ impl SnapshotPages {
 impl OpenRows for SnapshotPages {
     fn snapshot(&self) -> &Snapshot {
         &self.snapshot
+    }
+
+    fn pauses(&self) -> &[Paused] {
+        &self.pauses
     }
 
     fn next_page(&mut self) -> BoxFuture<'_, Result<Vec<WorkVersion>>> {

@@ -84,6 +84,7 @@ impl Database {
     pub(crate) async fn install_store(&self) {
         self.run(include_str!("../../../../sql/store/0001_create_work_history.sql")).await;
         self.run(include_str!("../../../../sql/store/0002_create_operator_actions.sql")).await;
+        self.run(include_str!("../../../../sql/store/0003_create_pauses.sql")).await;
     }
 
     pub(crate) async fn run(&self, statements: &str) {

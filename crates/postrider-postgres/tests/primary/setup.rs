@@ -33,6 +33,7 @@ fn the_plan_prints_the_publication_before_the_slot() {
         GRANT UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "last_error", "updated_at", "definition", "closed_at") ON "public"."pending_work" TO "quoting_role";
         GRANT USAGE ON SCHEMA postrider TO "quoting_role";
         GRANT SELECT, INSERT, DELETE ON postrider.work_history TO "quoting_role";
+        GRANT SELECT ON postrider.pauses TO "quoting_role";
         SELECT pg_create_logical_replication_slot('quoting', 'pgoutput');"#]]
     .assert_eq(&statements.join("\n"));
 }
@@ -64,10 +65,10 @@ async fn a_second_setup_keeps_what_the_first_made() {
     let database = Database::create().await;
     let name = database.name().to_owned();
     let first = apply(&database.options(), &settings(&name)).await.unwrap();
-    let done = [StepOutcome::Done; 8];
+    let done = [StepOutcome::Done; 9];
     assert_eq!(first.steps.iter().map(|(_, outcome)| *outcome).collect::<Vec<_>>(), done);
     let second = apply(&database.options(), &settings(&name)).await.unwrap();
-    let kept = [StepOutcome::Kept; 6];
+    let kept = [StepOutcome::Kept; 7];
     let outcomes: Vec<_> = second.steps.iter().map(|(_, outcome)| *outcome).collect();
     assert_eq!(outcomes, [&kept[..], &[StepOutcome::Done, StepOutcome::Kept]].concat());
     database.run(&format!("ALTER PUBLICATION {name} DROP TABLE outbox_event")).await;
@@ -130,6 +131,7 @@ async fn the_role_can_do_its_work_and_nothing_else() {
         "UPDATE postrider.work_history SET reason = NULL",
         "TRUNCATE postrider.work_history",
         "DELETE FROM postrider.operator_actions",
+        "DELETE FROM postrider.pauses",
     ] {
         let error = client.batch_execute(refused).await.unwrap_err();
         assert_eq!(error.code().map(tokio_postgres::error::SqlState::code), Some("42501"), "{refused}");

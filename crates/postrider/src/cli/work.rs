@@ -10,6 +10,8 @@ mod retry;
 mod show;
 mod skip;
 
+pub(in crate::cli) use give::Record;
+
 use crate::cli::ConfigurationFile;
 use crate::config;
 use postrider_core::error::{Error, ErrorKind, Result};
@@ -40,7 +42,7 @@ enum Verb {
 
 /// Which table, under whose name, and how it is told.
 #[derive(Debug, clap::Args)]
-struct Place {
+pub(in crate::cli) struct Place {
     #[command(flatten)]
     configuration: ConfigurationFile,
     /// Connect to this address in place of that of the configuration: as a role of your own, for example.
@@ -48,7 +50,7 @@ struct Place {
     url: Option<String>,
     /// Print JSON.
     #[arg(long)]
-    json: bool,
+    pub(in crate::cli) json: bool,
 }
 
 impl Work {
@@ -81,7 +83,7 @@ impl Work {
 
 impl Place {
     /// What the configuration says of the work table, and where to connect.
-    fn read(&self) -> Result<(config::Work, ConnectOptions)> {
+    pub(in crate::cli) fn read(&self) -> Result<(config::Work, ConnectOptions)> {
         let configuration = config::load(&self.configuration.path)?;
         let work = configuration.work.ok_or_else(|| {
             Error::new(ErrorKind::Configuration, "there is no work table: the configuration has no [work]")
@@ -94,7 +96,7 @@ impl Place {
     }
 }
 
-async fn open(work: &config::Work, options: &ConnectOptions, access: Access) -> Result<Operator> {
+pub(in crate::cli) async fn open(work: &config::Work, options: &ConnectOptions, access: Access) -> Result<Operator> {
     Operator::open(options, &work.mapping, work.history.is_some(), access).await
 }
 
@@ -117,7 +119,7 @@ fn next_of(work: &config::Work, word: &str) -> Result<Next> {
     stage_of(work, word).map(Next::Stage)
 }
 
-fn stage_of(work: &config::Work, word: &str) -> Result<StageName> {
+pub(in crate::cli) fn stage_of(work: &config::Work, word: &str) -> Result<StageName> {
     let stage = StageName::new(word);
     let stages = || work.definitions.graphs().flat_map(|(_, graph)| graph.stages());
     if stages().any(|policy| policy.name == stage) {

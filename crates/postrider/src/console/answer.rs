@@ -1,7 +1,7 @@
 //! What each path answers.
 
 use crate::console::readiness::obstacles;
-use crate::console::report::Report;
+use crate::console::report::{PausedReport, Report};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -62,7 +62,10 @@ impl Console {
     fn readiness(&self) -> Response<Full<Bytes>> {
         let obstacles = self.obstacles();
         if obstacles.is_empty() {
-            return respond(StatusCode::OK, TEXT, "ready\n".into());
+            // What a person holds back is no reason to take the process out of service.
+            let paused = self.telemetry.status().paused;
+            let lines = paused.iter().map(|paused| format!("{}\n", PausedReport::new(paused)));
+            return respond(StatusCode::OK, TEXT, format!("ready\n{}", lines.collect::<String>()));
         }
         respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, obstacles.join("\n") + "\n")
     }

@@ -2,6 +2,7 @@
 
 use crate::explain;
 use crate::succession::{GAP_HINT, describe};
+use postrider_core::paused::Paused;
 use postrider_core::stage::StageClass;
 use postrider_core::time::Timestamp;
 use postrider_delivery::rfc3339;
@@ -38,6 +39,9 @@ pub(crate) struct Report {
     pub(crate) stages: BTreeMap<String, StageReport>,
     /// Endpoints that are not called, or not by all that wait for them yet, by their origin.
     pub(crate) circuits: BTreeMap<String, CircuitReport>,
+    /// Stages and endpoints that people hold back.
+    #[serde(default)]
+    pub(crate) paused: Vec<PausedReport>,
     /// What is on record as left out and not yet accepted, a sentence each.
     pub(crate) gaps: Vec<String>,
     /// What the lack of room costs or is about to cost, and what to type.
@@ -102,6 +106,16 @@ pub(crate) struct FailingReport {
     /// When the first of them ended.
     pub(crate) since: String,
     pub(crate) calls: u64,
+}
+
+/// A stage, in one definition or in all, or an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PausedReport {
+    /// As a person reads it.
+    pub(crate) part: String,
+    pub(crate) since: String,
+    pub(crate) who: String,
+    pub(crate) why: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,9 +183,25 @@ impl Report {
             consumers: consumers.collect(),
             stages: stages.collect(),
             circuits: circuits.collect(),
+            paused: status.paused.iter().map(PausedReport::new).collect(),
             warnings: status.slot_warning.into_iter().chain(status.room_warnings).collect(),
             gaps: status.gaps.iter().filter(|gap| !gap.accepted).map(describe).collect(),
         }
+    }
+}
+
+impl PausedReport {
+    pub(crate) fn new(paused: &Paused) -> PausedReport {
+        let Paused { part, since, who, why } = paused;
+        PausedReport { part: part.to_string(), since: rfc3339(*since), who: who.clone(), why: why.clone() }
+    }
+}
+
+/// What is held back, in one clause.
+impl fmt::Display for PausedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PausedReport { part, since, who, why } = self;
+        write!(f, "{part}: paused since {since} by {who}: {why}")
     }
 }
 
@@ -255,6 +285,12 @@ impl fmt::Display for Report {
                 "            Its stages' rows wait unclaimed. Once it answers they follow by themselves, a few at a time."
             )?;
         }
+        for paused in &self.paused {
+            writeln!(f, "{paused}")?;
+        }
+        if !self.paused.is_empty() {
+            writeln!(f, "            {PAUSED_HINT}")?;
+        }
         for (name, consumer) in &self.consumers {
             let ConsumerReport { role, settled_lsn, behind_bytes, .. } = consumer;
             writeln!(f, "{name}: settled {settled_lsn}, {behind_bytes} bytes behind, {role}")?;
@@ -277,6 +313,10 @@ impl fmt::Display for Report {
 
 /// What to do about rows that nobody here can start.
 const REFUSED_HINT: &str = "Give the configuration what they lack ([[work.earlier]] holds a definition that is no longer current), start again, raise each row's fence and make it PENDING.";
+
+/// What to do about what a person holds back.
+const PAUSED_HINT: &str =
+    "Its rows wait unclaimed, and nothing else does. `postrider stage resume` lets them go on, in their order.";
 
 /// What a consumer is to the slot and the journal. The stages' rows are the truth, so nobody waits for their place in the log.
 fn role(name: &str, required: bool) -> &'static str {
@@ -338,8 +378,14 @@ fn consumer_cure(role: &str, trouble: &str) -> String {
 mod tests {
     use super::*;
     use expect_test::expect;
+    use postrider_core::paused::PausedPart;
     use postrider_core::position::{Generation, Lsn, Position};
     use postrider_engine::{BadEnd, OpenCircuit};
+
+    fn paused() -> Paused {
+        let [who, why] = ["ada", "the insurer asked for it"].map(str::to_owned);
+        Paused { part: PausedPart::of(["BINDING", "quote@1", ""]).expect("a part"), since: Timestamp(0), who, why }
+    }
 
     #[test]
     fn a_report_reads_back_what_it_prints_as_json_and_is_readable_as_text() {
@@ -349,6 +395,7 @@ mod tests {
             status.work_ready = true;
             status.received = Lsn(0x1_0000_0100);
             status.heartbeat_seen_at = Some(Timestamp(0));
+            status.paused.push(paused());
             let circuit = OpenCircuit { since: Timestamp(0), tries_at: Timestamp(1_500_000) };
             status.circuits.insert("http://quoting:80".to_owned(), circuit);
         });
@@ -400,6 +447,8 @@ mod tests {
                         Its rows wait and use no attempt. Start the service at http://quoting:80, or correct the stage's `url`; `postrider check` tries it.
             endpoint http://quoting:80: its calls are held back since 1970-01-01T00:00:00.000000Z; one tries it at 1970-01-01T00:00:01.500000Z
                         Its stages' rows wait unclaimed. Once it answers they follow by themselves, a few at a time.
+            stage BINDING of quote@1: paused since 1970-01-01T00:00:00.000000Z by ada: the insurer asked for it
+                        Its rows wait unclaimed, and nothing else does. `postrider stage resume` lets them go on, in their order.
             events: settled 1/0, 256 bytes behind, required
                         PR017 the endpoint is down
                         Nothing is lost: what it lacks is kept for it; no other consumer waits. `postrider explain PR017` says what to type.

@@ -5,6 +5,7 @@
 mod history;
 mod journal;
 mod live;
+mod stage;
 mod work;
 
 use expect_test::{Expect, expect};

@@ -1,6 +1,7 @@
 //! Changes and tables as the messages of pgoutput.
 
 use super::{Change, OUTBOX_OID, Stored, WORK_OID, routing};
+use postrider_core::paused::{PauseChange, Paused};
 use postrider_core::pgoutput::encode::{self, OldValues};
 use postrider_core::pgoutput::{LogicalMessage, TupleValue};
 use postrider_core::position::Lsn;
@@ -63,6 +64,12 @@ pub fn encoded(change: &Change, commit_lsn: Lsn) -> (Option<u32>, Vec<u8>) {
             return (None, out);
         }
         Change::Silent(_) => unreachable!("the log does not show it"),
+        Change::Pause(change) => {
+            let (prefix, content) = (routing().work.unwrap().pause_prefix(), order(change));
+            let message = LogicalMessage { transactional: true, lsn: commit_lsn, prefix: &prefix, content: &content };
+            encode::logical_message(&mut out, &message);
+            return (None, out);
+        }
         Change::InsertEvent { id, key } => {
             let text = |text: &'static str| TupleValue::Text(text.as_bytes());
             let values = [
@@ -108,6 +115,21 @@ fn notice(stored: &Stored) -> Vec<u8> {
         "definition": version.definition.as_ref().map(|definition| definition.as_str()),
     });
     notice.to_string().into_bytes()
+}
+
+/// As the statement of an operator writes it.
+fn order(change: &PauseChange) -> Vec<u8> {
+    let [stage, definition, endpoint] = change.part().columns();
+    let order = match change {
+        PauseChange::Pause(Paused { since, who, why, .. }) => json!({
+            "op": "pause", "stage": stage, "definition": definition, "endpoint": endpoint,
+            "since": since.0, "who": who, "why": why,
+        }),
+        PauseChange::Resume(_) => {
+            json!({ "op": "resume", "stage": stage, "definition": definition, "endpoint": endpoint })
+        }
+    };
+    order.to_string().into_bytes()
 }
 
 fn encode_work(out: &mut Vec<u8>, stored: &Stored, insert: bool) {

@@ -17,7 +17,7 @@ const PAGE_ROWS: u32 = 500;
 
 /// What goes on record with an order.
 #[derive(Debug, clap::Args)]
-pub(super) struct Record {
+pub(in crate::cli) struct Record {
     /// Why: it goes on record.
     #[arg(long, value_name = "TEXT")]
     pub(super) why: String,
@@ -29,7 +29,15 @@ pub(super) struct Record {
     evidence: Option<String>,
     /// Say what would be done, and do nothing.
     #[arg(long)]
-    dry_run: bool,
+    pub(in crate::cli) dry_run: bool,
+}
+
+impl Record {
+    /// What is written with an order, which was typed so.
+    pub(in crate::cli) fn note(self, verb: &str) -> Note {
+        let who = self.by.or_else(user).unwrap_or_else(|| "unknown".to_owned());
+        Note { verb: verb.to_owned(), who, why: self.why, evidence: self.evidence }
+    }
 }
 
 /// One row, or all that a filter holds for.
@@ -87,9 +95,8 @@ pub(super) fn give(
     let order = order(&work)?;
     let chosen = rows.chosen(&work)?;
     let access = if matches!(order, Order::Reexecute { .. }) { Access::Reexecute } else { Access::Order };
-    let by = record.by.or_else(user).unwrap_or_else(|| "unknown".to_owned());
-    let note = Note { verb: order.verb().to_owned(), who: by, why: record.why, evidence: record.evidence };
     let dry_run = record.dry_run;
+    let note = record.note(order.verb());
     let tally = block_on(async {
         let operator = open(&work, &options, access).await?;
         let giving = Giving { operator: &operator, work: &work, order: &order, note: &note, dry_run };
