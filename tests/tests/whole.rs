@@ -19,6 +19,7 @@ mod pauses;
 mod quiet;
 mod races;
 mod room;
+mod same_tx;
 mod servers;
 mod slot;
 mod standby;

@@ -13,7 +13,8 @@ use postrider_core::ports::{
 use postrider_core::route::{Routing, WorkMapping};
 use postrider_core::work::{OwnerId, WorkKey};
 use postrider_engine::{
-    Ack, Limits, Parts, Periods, Settings, Shutdown, SystemWorld, Telemetry, WhenFull, WorkPart, WorkSettings, run,
+    Ack, Limits, Parts, Periods, Settings, Shutdown, SystemWorld, Telemetry, UnfencedWrites, WhenFull, WorkPart,
+    WorkSettings, run,
 };
 use postrider_postgres::{
     ConnectOptions, Failover, PgPrimary, PgWorkTable, ReplicationSource, SourceObjects, WorkTableSettings,
@@ -109,6 +110,8 @@ impl Execute {
             fair_by: Some(0),
             owner: table.owner,
             quiet: !self.loud,
+            unfenced: UnfencedWrites::Park,
+            names_owner: true,
             // Nothing is old enough to be purged.
             history: None,
         };

@@ -112,6 +112,14 @@ fn entered(row: WorkVersion, stage: &StageName) -> WorkVersion {
     WorkVersion { stage: stage.clone(), attempt_count: 0, deferral_count: 0, ..row }
 }
 
+/// Whether a row may be what this outcome left. One that is not, under the fence of the claim, was written by somebody who holds nothing.
+pub fn is_left_by(row: &WorkVersion, checkpoint: &Checkpoint) -> bool {
+    let (stage, state) = (checkpoint.stage.clone(), StageState::Running);
+    let claimed = WorkVersion { stage, state, fence: checkpoint.fence, closed: false, ..row.clone() };
+    let left = after_checkpoint(&claimed, &checkpoint.transition, Timestamp(0));
+    left.fence == row.fence && left.stage == row.stage && left.state == row.state && left.closed == row.closed
+}
+
 /// What becomes of the payload's hash of a row whose outcome is written.
 pub fn hash_after(row: &WorkVersion, transition: &Transition) -> HashAfter {
     match transition {
@@ -133,6 +141,11 @@ pub fn hash_after(row: &WorkVersion, transition: &Transition) -> HashAfter {
 pub fn may_advance(row: &WorkVersion, stage: &StageName, fence: i64) -> bool {
     let is_open = matches!(row.state, StageState::Running | StageState::Retry | StageState::Unknown) && !row.closed;
     is_open && row.stage == *stage && row.fence == fence
+}
+
+/// Whether a row has left the stage that a claim was for since: its receiver moved it on, or a person did.
+pub fn has_advanced(row: &WorkVersion, stage: &StageName, claimed_fence: i64) -> bool {
+    row.fence > claimed_fence && (row.stage != *stage || row.state == StageState::Done)
 }
 
 /// The row behind a receiver's own advance. It is not the claim's holder, so the fence rises.

@@ -17,6 +17,9 @@ const IN_PROGRESS_BACKOFF: Backoff = Backoff { first: Duration::from_millis(200)
 /// So much of a name that nobody knows is shown.
 const NEXT_CHARS_SHOWN: usize = 64;
 
+/// A receiver that commits its work without the row would do it again at the next request.
+const NOT_ADVANCED: &str = "NOT_ADVANCED: the receiver answered that the stage is done, and did not move the row on; its transaction must call postrider_advance_… before it commits";
+
 /// Where a row stands in its budgets when a call ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
@@ -76,6 +79,9 @@ impl Verdict {
 ///
 /// A declared outcome is the receiver's own word and decides. Without it the status may be a proxy's: then 5xx means that
 /// nobody knows, and what smells of a wrong URL or credential is tried slowly and seldom.
+///
+/// For a stage whose receiver moves the row on itself, the row has the first word ([`crate::guard::has_advanced`]): the judgement is that of a
+/// row which is still the claim's.
 pub fn judge(policy: &StagePolicy, attempt: Attempt, outcome: &Outcome) -> Verdict {
     match outcome {
         Outcome::NotSent(why) => Verdict::Defer {
@@ -131,6 +137,9 @@ fn bare_status(policy: &StagePolicy, attempt: Attempt, answer: &Answer) -> Verdi
 /// The work is done; where the answer's way on cannot be followed, a person decides. A repeat under the same key gets the same
 /// answer, so that nothing is done twice by a resume.
 fn done(policy: &StagePolicy, answer: &Answer) -> Verdict {
+    if policy.class == StageClass::SameTx {
+        return Verdict::Park { reason: status_reason(NOT_ADVANCED, answer.status) };
+    }
     let named = answer.next.as_deref();
     let word = match policy.choose(named) {
         Ok(next) => return Verdict::Done { next: next.clone() },

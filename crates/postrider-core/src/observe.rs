@@ -5,7 +5,7 @@
 
 use crate::stage::{Definitions, Gone};
 use crate::time::Timestamp;
-use crate::work::{OwnerId, StageState, WorkVersion};
+use crate::work::{OwnerId, StageName, StageState, WorkVersion};
 
 /// Orders the versions of one row: by fence, and a claim before its outcome, which share one.
 ///
@@ -35,6 +35,19 @@ impl Rank {
     pub fn fence(self) -> i64 {
         self.fence
     }
+}
+
+/// Whether a version is that of the claim that wrote `fence`. `holder`: who claimed it; `None` where the table has no place for owners, and
+/// the fence alone tells.
+pub fn is_claim(version: &WorkVersion, stage: &StageName, fence: i64, holder: Option<OwnerId>) -> bool {
+    let runs = version.state == StageState::Running && !version.closed && version.stage == *stage;
+    runs && version.fence == fence && holder.is_none_or(|holder| version.lease_owner == Some(holder))
+}
+
+/// Whether a version was written under the fence of a claim in force by somebody who is not its holder: the holder has written no outcome yet,
+/// and everybody else must raise the fence.
+pub fn is_unfenced(version: &WorkVersion, stage: &StageName, fence: i64, holder: Option<OwnerId>) -> bool {
+    version.fence == fence && !is_claim(version, stage, fence, holder)
 }
 
 /// What to do about a row version.
@@ -107,7 +120,7 @@ fn waiting(definitions: &Definitions, version: &WorkVersion, now: Timestamp) -> 
 mod tests {
     use super::*;
     use crate::stage::{Backoff, Next, StageClass, StageGraph, StagePolicy};
-    use crate::work::{DefinitionName, StageName, WorkKey};
+    use crate::work::{DefinitionName, WorkKey};
     use std::time::Duration;
 
     const ME: OwnerId = OwnerId(1);

@@ -4,6 +4,7 @@
 //! state asks for. Claims, checkpoints and reads are batched by what gathers while one of their kind is on its way, never by
 //! a timer.
 
+mod advanced;
 mod checkpoint;
 mod circuit;
 mod claim;
@@ -19,6 +20,7 @@ mod resolve;
 mod rows;
 mod state;
 mod sweep;
+mod unfenced;
 
 use crate::clock::ServerClock;
 use crate::follow::{Cursor, Visit};

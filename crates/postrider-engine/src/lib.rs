@@ -27,7 +27,7 @@ mod world;
 
 pub use limits::Limits;
 pub use run::{Parts, SinkPart, WorkPart, run};
-pub use settings::{Ack, EndpointPolicy, Periods, Settings, WhenFull, WorkSettings};
+pub use settings::{Ack, EndpointPolicy, Periods, Settings, UnfencedWrites, WhenFull, WorkSettings};
 pub use shutdown::Shutdown;
 pub use survey::{Survey, survey};
 pub use telemetry::{

@@ -69,6 +69,16 @@ pub struct EndpointPolicy {
     pub rate: Option<Rate>,
 }
 
+/// What to do about a row that somebody wrote while an attempt of ours ran, without raising its fence.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UnfencedWrites {
+    /// It is parked as it was written: a person finds out who does that, and what became of the stage.
+    #[default]
+    Park,
+    /// It goes on as it was written.
+    Reread,
+}
+
 /// What the executor is told.
 #[derive(Debug, Clone)]
 pub struct WorkSettings {
@@ -81,8 +91,11 @@ pub struct WorkSettings {
     pub fair_by: Option<usize>,
     /// Random at each process start.
     pub owner: OwnerId,
+    /// A claimed row names its owner. Where the table has no column for it, the fence alone says whose a claim is.
+    pub names_owner: bool,
     /// Our own transitions do not come back through the log.
     pub quiet: bool,
+    pub unfenced: UnfencedWrites,
     /// How long the history of a workflow is kept after its end; `None`: there is none, or it is not ours to purge.
     pub history: Option<Duration>,
 }

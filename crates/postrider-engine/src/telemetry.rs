@@ -110,6 +110,10 @@ pub struct Telemetry {
     pub answers_replayed: Family<StageLabel, Counter>,
     /// What the answers meant.
     pub verdicts: Family<VerdictLabel, Counter>,
+    /// Attempts whose receiver moved the row on itself.
+    pub done_by_receiver: Family<StageLabel, Counter>,
+    /// Rows that somebody wrote while an attempt ran, without raising the fence.
+    pub unfenced_writes: Family<StageLabel, Counter>,
     /// Rows that were parked because nobody here can start them.
     pub rows_refused: Family<RefusalLabel, Counter>,
     /// Claims that another executor won.
@@ -215,6 +219,8 @@ impl Telemetry {
         r.register("stage_calls", "Stage requests started", self.calls_started.clone());
         r.register("stage_replays", "Answers that a receiver replayed", self.answers_replayed.clone());
         r.register("stage_verdicts", "What the answers of stages meant", self.verdicts.clone());
+        r.register("stages_done_by_receiver", "Rows moved on by their receivers", self.done_by_receiver.clone());
+        r.register("unfenced_writes", "Rows written without the fence while they ran", self.unfenced_writes.clone());
         r.register("rows_refused", "Rows parked that nobody here can start", self.rows_refused.clone());
         r.register("claims_lost", "Claims that another executor won", self.claims_lost.clone());
         r.register("take_overs", "Rows taken over from another owner", self.take_overs.clone());

@@ -93,6 +93,8 @@ pub(crate) async fn work(
             fair_by: work.fair_by,
             owner,
             quiet: work.quiet,
+            unfenced: work.unfenced,
+            names_owner: work.mapping.lease_owner.is_some(),
             history: work.history,
         },
         table: Arc::new(table),

@@ -16,7 +16,8 @@ use postrider_core::history::{ConfirmPolicy, Record, Rules, StageRule, Violation
 use postrider_core::paused::{PauseChange, Paused, PausedPart};
 use postrider_core::work::{StageName, StageState, WorkKey};
 use postrider_engine::{
-    Ack, Limits, Parts, Periods, Settings, Shutdown, SinkPart, Telemetry, WhenFull, WorkPart, WorkSettings, run,
+    Ack, Limits, Parts, Periods, Settings, Shutdown, SinkPart, Telemetry, UnfencedWrites, WhenFull, WorkPart,
+    WorkSettings, run,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -244,6 +245,8 @@ impl Machine {
                 fair_by: Some(0),
                 owner: process.owner,
                 quiet: self.database.quiet,
+                unfenced: UnfencedWrites::Park,
+                names_owner: true,
                 history: None,
             },
             table: Arc::new(FakeWorkTable { database: self.database.clone(), process: process.clone() }),

@@ -270,3 +270,15 @@ fn back_off_doubles_to_its_ceiling_and_never_overflows() {
     assert_eq!(ceilings, [1, 2, 4, 32, 60, 60, 60, 60, 60]);
     assert_eq!(jittered(backoff, 9, 0), Duration::ZERO);
 }
+
+/// The judgement of a row that is still the claim's: its receiver said success and has not moved it on.
+#[test]
+fn of_a_receiver_that_moves_rows_on_a_success_alone_is_none() {
+    let policy = StagePolicy { class: StageClass::SameTx, ..policy() };
+    for (status, declared) in [(200, None), (204, Some("done")), (409, Some("already-done"))] {
+        let verdict = judge(&policy, attempt(1), &answered(status, declared, None));
+        assert!(show(&verdict).starts_with("park: NOT_ADVANCED: "), "{}", show(&verdict));
+    }
+    let lost = judge(&policy, attempt(1), &Outcome::Lost(Lost::Timeout));
+    assert!(matches!(lost, Verdict::Retry { .. }), "a request that comes late finds its fence raised");
+}

@@ -86,6 +86,7 @@ impl State {
         while free > 0 && requests.len() < rows_max {
             let Some((key, rank, take)) = self.rows.pop_due(step) else { break };
             let take_over = matches!(take, Take::Over(_));
+            let unfenced = self.unfenced_reason(&key, rank);
             if refusal.is_none() {
                 self.use_slot(step, &key);
             }
@@ -93,11 +94,11 @@ impl State {
                 key,
                 stage: step.stage.clone(),
                 seen_fence: rank.fence(),
-                attempt_limit,
+                attempt_limit: if unfenced.is_some() { u32::MAX } else { attempt_limit },
                 lease,
                 take_over,
                 definition: step.definition.clone(),
-                refusal: refusal.clone(),
+                refusal: refusal.clone().or(unfenced),
             });
             free -= 1;
         }
@@ -136,8 +137,13 @@ impl State {
     fn parked(&mut self, key: &WorkKey, fence: i64) {
         let Some(row) = self.rows.row(key) else { return };
         let step = row.step.clone();
-        let Err(gone) = self.settings.definitions.policy(&step) else { return };
-        self.refuse(gone.as_str(), &gone.reason(&step));
+        match self.settings.definitions.policy(&step) {
+            Ok(_) => {
+                self.return_slot(&step, key, self.era_of(key));
+                self.rows_unfenced.remove(key);
+            }
+            Err(gone) => self.refuse(gone.as_str(), &gone.reason(&step)),
+        }
         self.written(key, step, Rank::settled(fence), Phase::Finished);
     }
 

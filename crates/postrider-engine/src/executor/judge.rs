@@ -33,7 +33,20 @@ impl State {
             random: self.world.random(),
         };
         let Ok(policy) = self.settings.definitions.policy(&ticket.step) else { return };
+        if !self.is_held(ticket) {
+            tracing::debug!(stage = %ticket.step.stage, fence = ticket.fence, "a call ended whose row had gone on already");
+            return;
+        }
         let verdict = judge(policy, attempt, outcome);
+        if policy.class == StageClass::SameTx && !matches!(outcome, Outcome::NotSent(_)) {
+            return self.doubt(&ticket.key, Doubt::Call(Box::new((ticket.clone(), verdict))));
+        }
+        self.conclude(ticket, verdict);
+    }
+
+    /// What a call came to is counted, and waits for its checkpoint.
+    pub(super) fn conclude(&mut self, ticket: &CallTicket, verdict: Verdict) {
+        let Ok(policy) = self.settings.definitions.policy(&ticket.step) else { return };
         let label = VerdictLabel { stage: ticket.step.stage.to_string(), verdict: verdict.as_str() };
         self.telemetry.verdicts.get_or_create(&label).inc();
         self.log(ticket, &verdict);

@@ -13,13 +13,14 @@ impl State {
     /// A version came through the log, written by transaction `xid`.
     pub(crate) fn observe_version(&mut self, version: WorkVersion, xid: u32) {
         let rank = Rank::of(&version);
-        let mut known = None;
+        let (key, mut known) = (version.key.clone(), None);
         if let Some(row) = self.rows.row_mut(&version.key) {
             if row.is_busy() {
                 let newest = row.newest.as_ref().map(|newest| Rank::of(&newest.0));
                 let floor = if row.gone { newest } else { newest.or(Some(row.rank)) };
                 if floor.is_none_or(|floor| rank > floor) {
                     row.newest = Some(Box::new((version, xid)));
+                    self.observe_called(&key);
                 }
                 return;
             }

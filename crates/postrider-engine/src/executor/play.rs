@@ -4,7 +4,7 @@
 use super::state::{CallTicket, State};
 use crate::clock::ServerClock;
 use crate::limits::Limits;
-use crate::settings::{EndpointPolicy, WorkSettings};
+use crate::settings::{EndpointPolicy, UnfencedWrites, WorkSettings};
 use crate::telemetry::Telemetry;
 use crate::world::World;
 use postrider_core::error::{Error, ErrorKind};
@@ -98,6 +98,8 @@ impl Play {
             fair_by: Some(0),
             owner: OwnerId(1),
             quiet: true,
+            unfenced: UnfencedWrites::Park,
+            names_owner: true,
             history: None,
         };
         let (limits, clock) = (Limits::default(), ServerClock::new(world.clone()));

@@ -5,6 +5,8 @@
 
 use super::rows::{Doubt, Ending, Phase, Take};
 use super::state::{MISS_PAUSE_MAX, State};
+use super::unfenced::ending_word;
+use postrider_core::guard::is_left_by;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, Reading, Transition};
 use postrider_core::stage::Next;
@@ -40,6 +42,7 @@ impl State {
                 Doubt::Claim(take) => self.resolve_claim(key, take, version, visible),
                 Doubt::Checkpoint { checkpoint, refused } => self.resolve_checkpoint(*checkpoint, refused, version),
                 Doubt::Stale => self.resolve_stale(key, version),
+                Doubt::Call(ended) => self.resolve_call(&ended.0, ended.1, version),
             }
         }
     }
@@ -76,14 +79,21 @@ impl State {
             self.stale(refused);
             return self.forget(&key);
         };
-        let ours = version.lease_owner == Some(self.settings.owner) && version.state == StageState::Running;
-        if ours && version.fence == checkpoint.fence && version.stage == checkpoint.stage {
+        if self.is_ours(&version, &checkpoint.stage, checkpoint.fence) {
             return self.settle_again(&key, again(checkpoint.transition), refused);
         }
-        // Nobody but the holder leaves the fence as it is, so a settled version of our fence is our outcome.
-        if Rank::of(&version) == Rank::settled(checkpoint.fence) {
+        if version.fence == checkpoint.fence {
+            // Nobody but the holder may leave the fence as it is.
+            return if is_left_by(&version, &checkpoint) {
+                self.renew(version)
+            } else {
+                self.unfenced(version, ending_word(&checkpoint.transition))
+            };
+        }
+        if self.went_on(&key, &version, checkpoint.fence) {
             return self.renew(version);
         }
+        let ours = version.lease_owner == Some(self.settings.owner) && version.state == StageState::Running;
         let chained = matches!(checkpoint.transition, Transition::Chain { .. });
         if !(ours && chained && Some(version.fence) == checkpoint.fence.checked_add(1)) {
             self.stale(refused);
@@ -93,18 +103,21 @@ impl State {
 
     fn resolve_stale(&mut self, key: &WorkKey, version: Option<WorkVersion>) {
         let Some(version) = version else { return self.forget(key) };
-        let claimed = self.rows.row(key).map(|row| row.rank);
-        let ours = version.lease_owner == Some(self.settings.owner) && version.state == StageState::Running;
-        if ours && Some(Rank::of(&version)) == claimed {
+        let Some(row) = self.rows.row(key) else { return };
+        let (stage, claimed_fence) = (row.step.stage.clone(), row.rank.fence());
+        if self.is_ours(&version, &stage, claimed_fence) {
             // The receiver has seen a higher fence than the row has: only a person can say how.
             let reason = "STALE: the receiver has seen a higher fence than the row's".to_owned();
             return self.settle(key, Ending::Other(Transition::Park { reason }));
+        }
+        if version.fence == claimed_fence {
+            return self.unfenced(version, "with the receiver's word that its fence is old");
         }
         self.renew(version);
     }
 
     /// Forgets what was known of the row and observes it as it is, or a newer version that came meanwhile.
-    fn renew(&mut self, version: WorkVersion) {
+    pub(super) fn renew(&mut self, version: WorkVersion) {
         let newest = self.rows.remove(&version.key).and_then(|row| row.newest);
         let read = Rank::of(&version);
         self.place(version, 0, None);
@@ -132,7 +145,7 @@ impl State {
         self.rows.put(key, row);
     }
 
-    fn forget(&mut self, key: &WorkKey) {
+    pub(super) fn forget(&mut self, key: &WorkKey) {
         let newest = self.rows.remove(key).and_then(|row| row.newest);
         self.observe_newest(newest, None);
     }

@@ -1,8 +1,10 @@
 //! The open rows in memory: what is known of each, what is done about it, and when.
 
 use super::queue::Queue;
+use super::state::CallTicket;
 use crate::settings::WorkSettings;
 use postrider_core::breaker::Era;
+use postrider_core::judge::Verdict;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, Transition};
 use postrider_core::stage::{Next, Step};
@@ -86,6 +88,8 @@ pub(crate) enum Doubt {
     Checkpoint { checkpoint: Box<Checkpoint>, refused: bool },
     /// The receiver said that our fence is old.
     Stale,
+    /// The call of a stage ended whose receiver moves the row on itself: the row has the first word.
+    Call(Box<(CallTicket, Verdict)>),
 }
 
 /// All rows, with the queues and the timers over them.

@@ -61,6 +61,8 @@ pub(crate) struct State {
     pub(super) settling: VecDeque<WorkKey>,
     /// Rows to read, because a statement left their state open.
     pub(super) doubts: BTreeSet<WorkKey>,
+    /// Rows that are to be parked by their next claim, each with the fence that it was written under and the reason.
+    pub(super) rows_unfenced: BTreeMap<WorkKey, (i64, String)>,
     pub(super) owners: Owners,
     pub(super) suspects: Suspects,
     /// No new claims: the process is ending.
@@ -108,6 +110,7 @@ impl State {
             not_sent: BTreeMap::new(),
             settling: VecDeque::new(),
             doubts: BTreeSet::new(),
+            rows_unfenced: BTreeMap::new(),
             owners: Owners::default(),
             suspects: Suspects::default(),
             draining: false,

@@ -4,7 +4,7 @@ use super::{Configuration, Problem, reference, understand};
 use expect_test::{Expect, expect, expect_file};
 use postrider_core::rate::Rate;
 use postrider_core::work::StageState;
-use postrider_engine::{Ack, EndpointPolicy};
+use postrider_engine::{Ack, EndpointPolicy, UnfencedWrites};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -113,6 +113,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         table = "w"
         history = { enabled = true, retention = "30d" }
         quiet = true
+        unfenced_writes = "park"
         definition = "default@1"
         columns = { key = ["group_id", "quote_id"], stage = "stage", stage_state = "stage_state",
             attempt_count = "attempt_count", deferral_count = "deferral_count", fence = "fence", epoch = "epoch",
@@ -149,6 +150,23 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
     let others: usize = mandatory.iter().map(|key| typed.matches(&format!("{key}\"")).count()).sum();
     // `lease` has a default that is a sentence.
     assert_eq!(defaults, written + numbers.len() - others - 1);
+}
+
+#[test]
+fn what_becomes_of_unfenced_writes_is_one_of_two_words() {
+    let typed = |word: &str| {
+        let stage = "{ name = \"A\", url = \"http://h/\", class = \"same_tx\" }";
+        format!(
+            "work = {{ table = \"w\", unfenced_writes = \"{word}\", stage = [{stage}] }}\n[source]\nurl = \"postgres://u@h/d\"\n[journal]\ndir = \"d\"\n"
+        )
+    };
+    let meant = |word| read(&typed(word)).unwrap().work.unwrap();
+    assert_eq!(meant("park").unfenced, UnfencedWrites::Park);
+    let reread = meant("reread");
+    assert!(reread.unfenced == UnfencedWrites::Reread && reread.has_same_tx());
+    let problems = read(&typed("parc")).expect_err("the word is refused");
+    let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+    assert_eq!(messages, ["`work.unfenced_writes` is an unknown word, \"parc\""]);
 }
 
 #[test]
@@ -204,10 +222,10 @@ listen = "localhost"
             12:9: `work.table` names no table (write "schema.table", without further quotation marks)
             15:7: `work.stage.url` is no URL of an endpoint: its scheme is neither http nor https
             16:8: `work.stage.next` names no stage, "PRICNG" (did you mean `PRICING`?)
-            17:9: `work.stage.class` "external" is not in this version (in this version: natural, keyed)
+            17:9: `work.stage.class` "external" is not in this version (in this version: natural, keyed, same_tx)
             18:12: `work.stage.attempts` is 0, expected at least 1
             19:11: `work.stage.timeout` is a whole number, expected a duration in quotation marks: ms, s, m, h or d follow the number, as in "30s"
-            20:1: `work.stage.class` is missing, and has no default ("natural" if doing the work again finds it done, "keyed" if the receiver stores its answers)
+            20:1: `work.stage.class` is missing, and has no default ("natural" if doing the work again finds it done, "keyed" if the receiver stores its answers, "same_tx" if it moves the row on in its own transaction)
             23:8: the stage "PRICING" leads back to itself (a row that came to it again would be asked under the key that was answered already, and get that answer again; give the second visit a stage of its own)
             24:1: a sink takes events, and there is no [[outbox]] that they could come from (add [[outbox]] with a table or a prefix)
             26:8: `sink.kind` "kafka" is not in this version (in this version: http, ndjson)
@@ -434,10 +452,10 @@ fn a_class_must_be_given_and_be_of_this_version() {
     check_stage(
         "name = \"A\", url = \"http://h/\"",
         expect![[
-            r#"1:15: `work.stage.class` is missing, and has no default ("natural" if doing the work again finds it done, "keyed" if the receiver stores its answers)"#
+            r#"1:15: `work.stage.class` is missing, and has no default ("natural" if doing the work again finds it done, "keyed" if the receiver stores its answers, "same_tx" if it moves the row on in its own transaction)"#
         ]],
     );
-    for class in ["same_tx", "external", "async"] {
+    for class in ["external", "async"] {
         let keys = format!("name = \"A\", url = \"http://h/\", class = \"{class}\"");
         let text = format!(
             "work = {{ table = \"w\", stage = [{{ {keys} }}] }}\n[source]\nurl = \"postgres://u@h/d\"\n[journal]\ndir = \"d\"\n"

@@ -178,6 +178,10 @@ typed_table! {
         /// for each stage. `false`: the log brings every change of the table, ours among them, and the table has no trigger.
         /// Default: `true`.
         quiet: bool,
+        /// What becomes of a row that somebody writes while an attempt at it runs, without raising its fence, as every writer must.
+        /// `"park"`: it is set aside where it was put (`UNFENCED_WRITE`), and a person finds out who did that. `"reread"`: it goes on from there.
+        /// Default: `"park"`.
+        unfenced_writes: String,
         /// The key column whose text is the row's group. Where rows wait for a stage, the groups take turns, so that one with many rows
         /// does not keep the others waiting. `""`: no groups, first come, first served.
         /// Default: the first key column, if the key has more than one.
@@ -303,7 +307,8 @@ typed_table! {
         next: Names,
         /// What the receiver does so that a repeated request is harmless. `"natural"`: the work has a natural key, and
         /// doing it again finds it done. `"keyed"`: the receiver stores its answer under the idempotency key and
-        /// replays it. Mandatory: nobody but you knows.
+        /// replays it. `"same_tx"`: it moves the row on itself, by a function that `postrider setup` makes, in the transaction of its
+        /// work on this database, and makes no call to others. Mandatory: nobody but you knows.
         class: String,
         /// Requests made for one row in this stage before it is set aside for a person.
         /// Default: `5`.

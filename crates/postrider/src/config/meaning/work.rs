@@ -10,7 +10,7 @@ use postrider_core::route::WorkMapping;
 use postrider_core::stage::{Backoff, Definitions, END, GraphProblem, Next, StageClass, StageGraph, StagePolicy, Step};
 use postrider_core::work::{DefinitionName, StageName};
 use postrider_delivery::Endpoint;
-use postrider_engine::EndpointPolicy;
+use postrider_engine::{EndpointPolicy, UnfencedWrites};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub(crate) struct Work {
     pub(crate) history: Option<Duration>,
     /// Our own transitions are kept out of the log.
     pub(crate) quiet: bool,
+    /// What becomes of rows that others write without raising the fence.
+    pub(crate) unfenced: UnfencedWrites,
     /// Which part of the key names a row's group.
     pub(crate) fair_by: Option<usize>,
     pub(crate) definitions: Definitions,
@@ -115,10 +117,12 @@ impl Reader<'_> {
             definitions = definitions.with_earlier(name, graph?);
         }
         let quiet = work.quiet.is_none_or(|quiet| quiet.value);
+        let unfenced = self.unfenced_writes(work.unfenced_writes);
         Some(Work {
             mapping: table.map(|_| mapping)?,
             history,
             quiet,
+            unfenced,
             fair_by,
             definitions,
             key_retention,
@@ -287,7 +291,7 @@ impl Reader<'_> {
     }
 
     fn class(&mut self, class: Option<At<String>>, place: Place) -> Option<StageClass> {
-        const KNOWN: [&str; 2] = ["natural", "keyed"];
+        const KNOWN: [&str; 3] = ["natural", "keyed", "same_tx"];
         let Some(class) = class else {
             if self.problems.is_mistyped("work.stage.class") {
                 return None;
@@ -295,16 +299,29 @@ impl Reader<'_> {
             self.problems.report_with_hint(
                 place,
                 "`work.stage.class` is missing, and has no default",
-                "\"natural\" if doing the work again finds it done, \"keyed\" if the receiver stores its answers",
+                "\"natural\" if doing the work again finds it done, \"keyed\" if the receiver stores its answers, \"same_tx\" if it moves the row on in its own transaction",
             );
             return None;
         };
         match class.value.as_str() {
             "natural" => Some(StageClass::Natural),
             "keyed" => Some(StageClass::Keyed),
+            "same_tx" => Some(StageClass::SameTx),
             _ => {
-                self.word(&class, "work.stage.class", &KNOWN, &["same_tx", "external", "async"]);
+                self.word(&class, "work.stage.class", &KNOWN, &["external", "async"]);
                 None
+            }
+        }
+    }
+
+    fn unfenced_writes(&mut self, typed: Option<At<String>>) -> UnfencedWrites {
+        let Some(typed) = typed else { return UnfencedWrites::default() };
+        match typed.value.as_str() {
+            "park" => UnfencedWrites::Park,
+            "reread" => UnfencedWrites::Reread,
+            _ => {
+                self.word(&typed, "work.unfenced_writes", &["park", "reread"], &[]);
+                UnfencedWrites::default()
             }
         }
     }
