@@ -326,8 +326,8 @@ pub struct SlotHealth {
     pub wal_status: String,
 }
 
-/// So many claims may be on their way at once.
-pub const CLAIMS_AT_ONCE_MAX: usize = 2;
+/// So many claims may be on their way at once, and so many checkpoints.
+pub const STATEMENTS_AT_ONCE_MAX: usize = 2;
 
 /// The work table. Every writing statement is guarded by the fence. Rows locked by others are skipped: they have no reply; a
 /// missing reply means that the guard did not hold or that the row was locked: read it. A row that holds what we cannot read is
@@ -337,7 +337,7 @@ pub trait WorkTable: Send + Sync + fmt::Debug {
     /// without a lease, with one that has run out by the server's clock, or with an owner in `dead`), attempts below the limit,
     /// due. A take-over of a row at its limit makes it `UNKNOWN` instead, and a refused row is parked. A claim
     /// gives a row without a definition the one that is named. Waits for no row, and up to
-    /// [`CLAIMS_AT_ONCE_MAX`] calls at once do not wait for each other.
+    /// [`STATEMENTS_AT_ONCE_MAX`] calls at once do not wait for each other.
     fn claim<'a>(
         &'a self,
         owner: OwnerId,
@@ -345,7 +345,8 @@ pub trait WorkTable: Send + Sync + fmt::Debug {
         dead: &'a [OwnerId],
     ) -> BoxFuture<'a, Result<Vec<ClaimReply>>>;
 
-    /// Writes outcomes in one statement, each guarded by key, stage, claimed fence, owner and `RUNNING`. Waits for no row.
+    /// Writes outcomes in one statement, each guarded by key, stage, claimed fence, owner and `RUNNING`. Waits for no row, and up to
+    /// [`STATEMENTS_AT_ONCE_MAX`] calls at once do not wait for each other.
     fn checkpoint<'a>(
         &'a self,
         owner: OwnerId,

@@ -13,13 +13,6 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkKey(Arc<str>);
 
-/// Where one part of a key stands in it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PartSpan {
-    start: u32,
-    end: u32,
-}
-
 /// Stands between two parts: no text of PostgreSQL has it, and it comes before every character that one can have.
 const BETWEEN: char = '\0';
 
@@ -42,18 +35,6 @@ impl WorkKey {
     /// The texts of the key columns.
     pub fn parts(&self) -> impl Iterator<Item = &str> {
         self.0.split(BETWEEN)
-    }
-
-    /// Where the text of one part stands, for [`WorkKey::text`].
-    pub fn span(&self, part: usize) -> Option<PartSpan> {
-        let text = self.parts().nth(part)?;
-        let start: usize = self.parts().take(part).map(|before| before.len() + BETWEEN.len_utf8()).sum();
-        Some(PartSpan { start: u32::try_from(start).ok()?, end: u32::try_from(start + text.len()).ok()? })
-    }
-
-    /// The text of a part that was found before, without looking for it again.
-    pub fn text(&self, span: PartSpan) -> &str {
-        self.0.get(span.start as usize..span.end as usize).unwrap_or_default()
     }
 }
 
@@ -301,10 +282,6 @@ mod tests {
             let (left_key, right_key) = (WorkKey::new(&left), WorkKey::new(&right));
             prop_assert_eq!(left_key.parts().collect::<Vec<_>>(), left.iter().collect::<Vec<_>>());
             prop_assert_eq!(left_key.cmp(&right_key), left.cmp(&right));
-            for place in 0..5 {
-                let found = left_key.span(place).map(|span| left_key.text(span));
-                prop_assert_eq!(found, left.get(place).map(String::as_str));
-            }
         }
     }
 }

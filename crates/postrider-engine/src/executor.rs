@@ -8,6 +8,7 @@ mod advanced;
 mod checkpoint;
 mod circuit;
 mod claim;
+mod flights;
 mod judge;
 mod observe;
 mod owners;
@@ -32,13 +33,12 @@ use crate::settle::{Ledger, Settled};
 use crate::shutdown::Shutdown;
 use crate::telemetry::{ConsumerLabel, Telemetry};
 use crate::world::World;
+use flights::{Flights, Page, landed};
 use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::outcome::Outcome;
 use postrider_core::ports::{
-    BoxFuture, CLAIMS_AT_ONCE_MAX, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Journal, OpenRows,
-    PositionStore, Reading,
+    Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Journal, OpenRows, PositionStore, Reading,
 };
 use postrider_core::position::{Lsn, Position};
 use postrider_core::route::{Route, Routing};
@@ -46,7 +46,7 @@ use postrider_core::shape::{self, ShapeError, WorkChange};
 use postrider_core::snapshot::Snapshot;
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::PartHead;
-use postrider_core::work::{OwnerId, WorkKey, WorkVersion};
+use postrider_core::work::{OwnerId, WorkKey};
 use state::{CallTicket, State};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -58,9 +58,6 @@ pub(crate) const CONSUMER: &str = "work";
 
 /// Between two looks whether the log has brought what the sweep found.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
-
-/// While the claim in flight names at most so many rows, the next one need not wait for it.
-const SHORT_CLAIM_ROWS: usize = 4;
 
 /// What the executor works with.
 #[derive(Debug)]
@@ -77,30 +74,6 @@ pub(crate) struct Executing {
     pub(crate) clock: ServerClock,
     pub(crate) world: Arc<dyn World>,
     pub(crate) telemetry: Arc<Telemetry>,
-}
-
-/// Something on its way, or nothing.
-type Flight<T> = Option<BoxFuture<'static, T>>;
-
-/// One page of the open rows, with the reader to go on with; an empty page is the end.
-type Page = Result<(Box<dyn OpenRows>, Vec<WorkVersion>)>;
-
-/// A claim statement that has come back.
-type Claimed = (Vec<ClaimRequest>, Result<Vec<ClaimReply>>);
-
-/// All that is on its way. One statement of each kind at a time, but for claims.
-#[derive(Default)]
-struct Flights {
-    calls: FuturesUnordered<BoxFuture<'static, (CallTicket, Outcome)>>,
-    checkpoint: Flight<(Vec<Checkpoint>, Result<Vec<CheckpointReply>>)>,
-    /// At most [`CLAIMS_AT_ONCE_MAX`] statements.
-    claims: FuturesUnordered<BoxFuture<'static, Claimed>>,
-    /// The rows that these statements name.
-    claimed_rows: usize,
-    read: Flight<(Vec<WorkKey>, Result<Reading>)>,
-    owners: Flight<Result<Option<BTreeSet<OwnerId>>>>,
-    page: Flight<Page>,
-    second_look: Flight<Result<Reading>>,
 }
 
 /// What came first.
@@ -230,33 +203,34 @@ impl Loop {
     }
 
     fn start_checkpoint(&mut self) {
-        if self.flights.checkpoint.is_some() {
+        if !self.flights.checkpoints.has_room(&self.executing.limits, || self.state.settling.len()) {
             return;
         }
         let checkpoints = self.state.next_checkpoints();
         if !checkpoints.is_empty() {
             let (table, owner) = (self.executing.work.table.clone(), self.executing.work.settings.owner);
-            self.flights.checkpoint = Some(Box::pin(async move {
+            let rows = checkpoints.len();
+            let flight = async move {
                 let replies = table.checkpoint(owner, &checkpoints).await;
                 (checkpoints, replies)
-            }));
+            };
+            self.flights.checkpoints.push(rows, Box::pin(flight));
         }
     }
 
-    /// Few rows are not made to wait for few others; what gathers behind many goes in one statement.
     fn start_claim(&mut self) {
-        let flights = &mut self.flights;
-        if flights.claims.len() >= CLAIMS_AT_ONCE_MAX || flights.claimed_rows > SHORT_CLAIM_ROWS {
+        if !self.flights.claims.has_room(&self.executing.limits, || self.state.claimable_count()) {
             return;
         }
         let (requests, dead) = self.state.next_claims();
         if !requests.is_empty() {
-            flights.claimed_rows += requests.len();
             let (table, owner) = (self.executing.work.table.clone(), self.executing.work.settings.owner);
-            flights.claims.push(Box::pin(async move {
+            let rows = requests.len();
+            let flight = async move {
                 let replies = table.claim(owner, &requests, &dead).await;
                 (requests, replies)
-            }));
+            };
+            self.flights.claims.push(rows, Box::pin(flight));
         }
     }
 
@@ -327,14 +301,11 @@ impl Loop {
             () = stop.requested(), if !draining => Event::Shutdown,
             () = wait(&*world, drain_over), if draining => Event::DrainOver,
             // 2. rows claimed: their requests leave before anything else is said
-            Some((requests, replies)) = flights.claims.next() => {
-                flights.claimed_rows -= requests.len();
-                Event::Claimed(requests, replies)
-            }
+            (requests, replies) = flights.claims.landed() => Event::Claimed(requests, replies),
             // 3. answers
             Some((ticket, outcome)) = flights.calls.next() => Event::Called(ticket, outcome),
             // 4. outcomes written
-            (checkpoints, replies) = landed(&mut flights.checkpoint) => Event::Checkpointed(checkpoints, replies),
+            (checkpoints, replies) = flights.checkpoints.landed() => Event::Checkpointed(checkpoints, replies),
             // 5. rows read because a statement left them open
             (keys, reading) = landed(&mut flights.read) => Event::Read(keys, reading),
             // 6. who lives
@@ -479,7 +450,7 @@ impl Loop {
         self.drain_until.is_some()
             && self.state.is_idle()
             && flights.calls.is_empty()
-            && flights.checkpoint.is_none()
+            && flights.checkpoints.is_empty()
             && flights.claims.is_empty()
             && flights.read.is_none()
     }
@@ -576,18 +547,6 @@ impl Visit for Versions<'_> {
 async fn next_page(mut reader: Box<dyn OpenRows>) -> Page {
     let rows = reader.next_page().await?;
     Ok((reader, rows))
-}
-
-/// Waits for a flight to land, for ever if there is none.
-async fn landed<T>(flight: &mut Flight<T>) -> T {
-    match flight {
-        Some(future) => {
-            let value = future.await;
-            *flight = None;
-            value
-        }
-        None => std::future::pending().await,
-    }
 }
 
 /// Waits for a span, for ever if there is none.

@@ -4,6 +4,7 @@
 //! has just come need not wait until the one before it is on the server's disk; reads go apart so that nothing waits for them.
 //! Every writing statement is guarded by the fence, and is sent once: what became of one whose reply was lost, a read tells.
 
+mod asked;
 pub(crate) mod cells;
 mod checkpoint;
 mod claim;
@@ -21,12 +22,12 @@ use std::time::Duration;
 
 use postrider_core::error::Result;
 use postrider_core::ports::{
-    BoxFuture, CLAIMS_AT_ONCE_MAX, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, OpenRows, Purged, Reading,
-    WorkTable,
+    BoxFuture, Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, OpenRows, Purged, Reading,
+    STATEMENTS_AT_ONCE_MAX, WorkTable,
 };
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{OwnerId, WorkKey};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::check::access;
 use crate::client::Session;
@@ -34,6 +35,7 @@ use crate::objects::written_columns;
 use crate::options::ConnectOptions;
 use crate::states;
 use crate::store::{PAUSES, WORK_HISTORY};
+use asked::Statement;
 use claim::ClaimStatements;
 use layout::Layout;
 use open_rows::SnapshotPages;
@@ -54,6 +56,25 @@ const READING_PREAMBLE: &str = "SET default_transaction_isolation = 'read commit
      SET lock_timeout = '5s'; \
      SET plan_cache_mode = force_generic_plan; SET jit = off; \
      SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+
+/// Sessions that write. Each is used by one statement at a time; the second is connected when it is first needed.
+#[derive(Debug)]
+struct Sessions([Mutex<Session>; STATEMENTS_AT_ONCE_MAX]);
+
+impl Sessions {
+    fn new(options: &ConnectOptions) -> Sessions {
+        Sessions(std::array::from_fn(|_| Mutex::new(Session::new(options.clone(), WRITING_PREAMBLE))))
+    }
+
+    /// One that is not in use, or the last once it is free.
+    async fn free(&self) -> MutexGuard<'_, Session> {
+        let [first, second] = &self.0;
+        match first.try_lock() {
+            Ok(session) => session,
+            Err(_busy) => second.lock().await,
+        }
+    }
+}
 
 /// What a work table needs beside its mapping.
 #[derive(Debug, Clone)]
@@ -84,13 +105,12 @@ pub struct PgWorkTable {
     options: ConnectOptions,
     layout: Arc<Layout>,
     claim: ClaimStatements,
-    checkpoint: Arc<str>,
+    checkpoint: Statement,
     read: Arc<str>,
     /// `None` where there is no history.
     purge: Option<Arc<str>>,
-    /// Each is used by one claim at a time; the second is connected when it is first needed.
-    claims: [Mutex<Session>; CLAIMS_AT_ONCE_MAX],
-    checkpoints: Session,
+    claims: Sessions,
+    checkpoints: Sessions,
     reads: Session,
     owner: OwnerId,
     owner_lock: OwnerLock,
@@ -120,11 +140,11 @@ impl PgWorkTable {
         let owner_lock = OwnerLock::take(options.clone(), settings.owner).await?;
         Ok(PgWorkTable {
             claim: ClaimStatements::new(&layout),
-            checkpoint: checkpoint::statement(&layout),
+            checkpoint: checkpoint::statements(&layout),
             read: read::statement(&layout),
             purge: settings.history.then(|| history::purge_statement(&layout)),
-            claims: std::array::from_fn(|_| Mutex::new(Session::new(options.clone(), WRITING_PREAMBLE))),
-            checkpoints: Session::new(options.clone(), WRITING_PREAMBLE),
+            claims: Sessions::new(&options),
+            checkpoints: Sessions::new(&options),
             layout: Arc::new(layout),
             reads,
             owner: settings.owner,
@@ -143,11 +163,7 @@ impl WorkTable for PgWorkTable {
         dead: &'a [OwnerId],
     ) -> BoxFuture<'a, Result<Vec<ClaimReply>>> {
         Box::pin(async move {
-            let [first, second] = &self.claims;
-            let session = match first.try_lock() {
-                Ok(session) => session,
-                Err(_busy) => second.lock().await,
-            };
+            let session = self.claims.free().await;
             let connection = session.connection().await?;
             claim::claim(&connection, &self.claim, &self.layout, owner, (requests, dead)).await
         })
@@ -159,7 +175,8 @@ impl WorkTable for PgWorkTable {
         checkpoints: &'a [Checkpoint],
     ) -> BoxFuture<'a, Result<Vec<CheckpointReply>>> {
         Box::pin(async move {
-            let connection = self.checkpoints.connection().await?;
+            let session = self.checkpoints.free().await;
+            let connection = session.connection().await?;
             checkpoint::checkpoint(&connection, &self.checkpoint, &self.layout, owner, checkpoints).await
         })
     }

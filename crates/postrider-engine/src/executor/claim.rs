@@ -15,6 +15,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// So many groups at least share a claim statement, while each has rows that wait. Those of one group as a rule lie side by side in the
+/// table: a statement that takes several of each touches fewer pages.
+const GROUPS_IN_A_CLAIM_MIN: usize = 32;
+
 impl State {
     /// The next claim statement: what is due and has a free slot. Empty: nothing to claim.
     pub(crate) fn next_claims(&mut self) -> (Vec<ClaimRequest>, Vec<OwnerId>) {
@@ -37,6 +41,16 @@ impl State {
         }
         let dead = self.owners.dead().collect();
         (requests, dead)
+    }
+
+    /// How many rows are due and have a free slot, up to what a statement may name.
+    pub(crate) fn claimable_count(&self) -> usize {
+        let definitions = &self.settings.definitions;
+        let claimable = |step: &Step| {
+            let free = definitions.policy(step).map_or(u32::MAX, |policy| self.free_slots(step, policy));
+            self.rows.due_count(step).min(usize::try_from(free).unwrap_or(usize::MAX))
+        };
+        if self.draining { 0 } else { self.rows.due_steps().map(claimable).sum() }
     }
 
     /// The statement came back. Requests without a reply touched nothing.
@@ -83,8 +97,10 @@ impl State {
             Ok(policy) => (self.free_slots(step, policy), policy.attempt_limit, policy.lease, None),
             Err(gone) => (u32::MAX, u32::MAX, Duration::ZERO, Some(gone.reason(step))),
         };
+        let room = rows_max.saturating_sub(requests.len()).min(usize::try_from(free).unwrap_or(usize::MAX));
+        let turn_rows = (room / GROUPS_IN_A_CLAIM_MIN).max(1);
         while free > 0 && requests.len() < rows_max {
-            let Some((key, rank, take)) = self.rows.pop_due(step) else { break };
+            let Some((key, rank, take)) = self.rows.pop_due(step, turn_rows) else { break };
             let take_over = matches!(take, Take::Over(_));
             let unfenced = self.unfenced_reason(&key, rank);
             if refusal.is_none() {

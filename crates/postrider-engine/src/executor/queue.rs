@@ -1,22 +1,18 @@
-//! The due rows of one stage, and whose turn it is: the groups take turns, and within a group the row that was due first.
+//! The due rows of one stage, and whose turn it is: the groups take turns, and within a group the row that was due first has the first.
 
 use postrider_core::stage::Step;
-use postrider_core::work::{PartSpan, WorkKey};
-use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use postrider_core::work::WorkKey;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Bound;
 
-/// Rows with the same text in one part of their keys; without such a part, all rows.
-#[derive(Debug, Clone)]
-struct Group {
-    /// One of its rows.
-    row: WorkKey,
-    /// Where in the row's key its name stands.
-    name: PartSpan,
-}
+/// Rows with the same text in one part of their keys, by the hash of that text; without such a part, all rows. Should two texts ever have
+/// one hash, their rows share a turn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Group(u64);
 
 /// A row's place in the queue.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Seat {
     group: Group,
     number: u64,
@@ -24,16 +20,22 @@ struct Seat {
 
 /// The due rows of one stage.
 ///
-/// They stand in the order of their groups' names, and the turn goes round in that order. So between two rows of one group each other
+/// They stand in the order of their groups, and the turn goes round in that order. So between two turns of one group each other
 /// group has at most one, and a group costs no memory beside its rows.
 #[derive(Debug)]
 pub(super) struct Queue {
     step: Step,
     part: Option<usize>,
-    seats: BTreeSet<Seat>,
-    /// Whose turn was last.
-    served: Option<Group>,
+    seats: BTreeMap<Seat, WorkKey>,
+    turn: Turn,
     lanes: Option<Lanes>,
+}
+
+/// Whose turn it is, and how many rows it has had.
+#[derive(Debug, Default)]
+struct Turn {
+    group: Group,
+    rows: usize,
 }
 
 /// The groups of a stage that runs one row of each at a time.
@@ -47,7 +49,8 @@ struct Lanes {
 impl Queue {
     /// `part`: which part of a key names the row's group.
     pub(super) fn new(step: Step, part: Option<usize>, serial: bool) -> Queue {
-        Queue { step, part, seats: BTreeSet::new(), served: None, lanes: serial.then(Lanes::default) }
+        let lanes = serial.then(Lanes::default);
+        Queue { step, part, seats: BTreeMap::new(), turn: Turn::default(), lanes }
     }
 
     /// One name for all its rows.
@@ -61,32 +64,34 @@ impl Queue {
         if let Some(lanes) = &mut self.lanes
             && !lanes.busy.contains(&group)
         {
-            lanes.free.insert(group.clone());
+            lanes.free.insert(group);
         }
-        self.seats.insert(Seat { group, number });
+        self.seats.insert(Seat { group, number }, key.clone());
     }
 
     pub(super) fn remove(&mut self, key: &WorkKey, number: u64) {
-        self.leave_seat(&Seat { group: self.group(key), number });
+        self.leave_seat(Seat { group: self.group(key), number });
     }
 
-    /// The next row, if one may run.
-    pub(super) fn pop(&mut self) -> Option<WorkKey> {
+    /// The next row, if one may run. A group has up to `turn_rows` rows in its turn while others wait, and one where it is a lane.
+    pub(super) fn pop(&mut self, turn_rows: usize) -> Option<WorkKey> {
         let seat = match &self.lanes {
-            Some(lanes) => self.first_of(after(&lanes.free, self.served.as_ref())?)?.clone(),
-            None => {
-                let passed = self.served.clone().map(|group| Seat { group, number: u64::MAX });
-                after(&self.seats, passed.as_ref())?.clone()
-            }
+            Some(lanes) => self.first_of(after(&lanes.free, self.turn.group)?)?,
+            None => self.rest_of_turn(turn_rows).or_else(|| self.first_after(self.turn.group))?,
         };
-        self.leave_seat(&seat);
-        self.served = Some(seat.group.clone());
-        Some(seat.group.row)
+        self.turn.rows = if seat.group == self.turn.group { self.turn.rows.saturating_add(1) } else { 1 };
+        self.turn.group = seat.group;
+        self.leave_seat(seat)
     }
 
     /// Whether there is a row that may run.
     pub(super) fn has_next(&self) -> bool {
-        self.lanes.as_ref().map_or(!self.seats.is_empty(), |lanes| !lanes.free.is_empty())
+        self.len() > 0
+    }
+
+    /// How many rows may run, one of each lane.
+    pub(super) fn len(&self) -> usize {
+        self.lanes.as_ref().map_or(self.seats.len(), |lanes| lanes.free.len())
     }
 
     /// Whether nothing of the row's group stands in its way.
@@ -113,7 +118,7 @@ impl Queue {
             return;
         }
         let group = self.group(key);
-        let waits = self.first_of(&group).is_some();
+        let waits = self.first_of(group).is_some();
         if let Some(lanes) = &mut self.lanes {
             lanes.busy.remove(&group);
             if waits {
@@ -122,57 +127,46 @@ impl Queue {
         }
     }
 
-    fn leave_seat(&mut self, seat: &Seat) {
-        self.seats.remove(seat);
-        let is_last = self.lanes.is_some() && self.first_of(&seat.group).is_none();
+    fn leave_seat(&mut self, seat: Seat) -> Option<WorkKey> {
+        let row = self.seats.remove(&seat);
+        let is_last = self.lanes.is_some() && self.first_of(seat.group).is_none();
         if let Some(lanes) = &mut self.lanes
             && is_last
         {
             lanes.free.remove(&seat.group);
         }
+        row
     }
 
-    fn first_of(&self, group: &Group) -> Option<&Seat> {
-        let from = Seat { group: group.clone(), number: 0 };
-        self.seats.range(from..).next().filter(|seat| seat.group == *group)
+    fn rest_of_turn(&self, turn_rows: usize) -> Option<Seat> {
+        if self.turn.rows < turn_rows { self.first_of(self.turn.group) } else { None }
     }
 
+    fn first_of(&self, group: Group) -> Option<Seat> {
+        let seats = Seat { group, number: 0 }..=Seat { group, number: u64::MAX };
+        self.seats.range(seats).next().map(|(seat, _)| *seat)
+    }
+
+    /// The first row of the next group of the circle.
+    fn first_after(&self, group: Group) -> Option<Seat> {
+        let passed = Seat { group, number: u64::MAX };
+        let mut rest = self.seats.range((Bound::Excluded(passed), Bound::Unbounded));
+        rest.next().or_else(|| self.seats.first_key_value()).map(|(seat, _)| *seat)
+    }
+
+    /// As it was in each earlier run: the simulation repeats itself by its seed.
     fn group(&self, key: &WorkKey) -> Group {
-        let name = self.part.and_then(|part| key.span(part)).unwrap_or_default();
-        Group { row: key.clone(), name }
-    }
-}
-
-impl Group {
-    fn name(&self) -> &str {
-        self.row.text(self.name)
-    }
-}
-
-impl PartialEq for Group {
-    fn eq(&self, other: &Group) -> bool {
-        self.name() == other.name()
-    }
-}
-
-impl Eq for Group {}
-
-impl PartialOrd for Group {
-    fn partial_cmp(&self, other: &Group) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Group {
-    fn cmp(&self, other: &Group) -> Ordering {
-        self.name().cmp(other.name())
+        let Some(part) = self.part else { return Group::default() };
+        let mut hasher = DefaultHasher::new();
+        key.parts().nth(part).hash(&mut hasher);
+        Group(hasher.finish())
     }
 }
 
 /// The next of a circle.
-fn after<'a, T: Ord>(circle: &'a BTreeSet<T>, passed: Option<&T>) -> Option<&'a T> {
-    let rest = passed.and_then(|passed| circle.range((Bound::Excluded(passed), Bound::Unbounded)).next());
-    rest.or_else(|| circle.first())
+fn after(circle: &BTreeSet<Group>, passed: Group) -> Option<Group> {
+    let mut rest = circle.range((Bound::Excluded(passed), Bound::Unbounded));
+    rest.next().or_else(|| circle.first()).copied()
 }
 
 #[cfg(test)]
@@ -193,18 +187,46 @@ mod tests {
     }
 
     fn pop(queue: &mut Queue) -> Option<String> {
-        queue.pop().map(|key| key.parts().nth(1).unwrap_or_default().to_owned())
+        pop_turn(queue, 1)
+    }
+
+    fn pop_turn(queue: &mut Queue, turn_rows: usize) -> Option<String> {
+        queue.pop(turn_rows).map(|key| key.parts().nth(1).unwrap_or_default().to_owned())
     }
 
     fn drain(queue: &mut Queue) -> Vec<String> {
         std::iter::from_fn(|| pop(queue)).collect()
     }
 
+    /// The groups in the order of their turns.
+    fn turns(rows: &[String]) -> Vec<&str> {
+        let mut turns: Vec<&str> = rows.iter().map(|row| &row[..1]).collect();
+        turns.dedup();
+        turns
+    }
+
+    fn of<'a>(group: &str, rows: &'a [String]) -> Vec<&'a str> {
+        rows.iter().map(String::as_str).filter(|row| row.starts_with(group)).collect()
+    }
+
     #[test]
     fn groups_take_turns_and_within_one_the_first_is_first() {
-        let mut queue = queue(false, &["b3", "b1", "b2", "a2", "a1", "c1"]);
-        assert_eq!(drain(&mut queue), ["a2", "b3", "c1", "a1", "b1", "b2"]);
+        let mut queue = queue(false, &["b3", "b1", "b2", "a2", "a1", "c1", "c4"]);
+        let rows = drain(&mut queue);
+        let round: BTreeSet<&str> = turns(&rows)[..3].iter().copied().collect();
+        assert_eq!(round.len(), 3, "each has its turn before any has another: {rows:?}");
+        assert_eq!((of("a", &rows), of("b", &rows)), (vec!["a2", "a1"], vec!["b3", "b1", "b2"]));
         assert!(!queue.has_next());
+    }
+
+    #[test]
+    fn a_turn_may_be_of_several_rows_and_ends_where_the_group_has_no_more() {
+        let mut queue = queue(false, &["a1", "a2", "a3", "a4", "b1", "b2", "b3", "c1"]);
+        let rows: Vec<String> = std::iter::from_fn(|| pop_turn(&mut queue, 2)).collect();
+        let (turns, round) = (turns(&rows), rows[..5].iter().map(|row| &row[..1]));
+        assert_eq!(turns[..3].iter().collect::<BTreeSet<_>>().len(), 3, "{rows:?}");
+        assert_eq!(round.filter(|group| *group == "a").count(), 2, "{rows:?}");
+        assert_eq!((of("a", &rows), of("b", &rows)), (vec!["a1", "a2", "a3", "a4"], vec!["b1", "b2", "b3"]));
     }
 
     #[test]
@@ -230,18 +252,18 @@ mod tests {
         let mut queue = queue(false, &["a1", "a2", "b1"]);
         queue.remove(&key("a1"), 0);
         queue.push(&key("a1"), 7);
-        assert_eq!(drain(&mut queue), ["a2", "b1", "a1"]);
+        assert_eq!(of("a", &drain(&mut queue)), ["a2", "a1"]);
     }
 
     #[test]
     fn a_serial_lane_gives_its_next_row_when_the_last_has_ended_and_blocks_nobody_else() {
         let mut queue = queue(true, &["a1", "a2", "a3", "b1"]);
-        for row in ["a1", "b1"] {
-            assert_eq!(pop(&mut queue).as_deref(), Some(row));
-            queue.begin(&key(row));
-        }
+        let mut first = [pop(&mut queue), pop(&mut queue)].map(|row| row.expect("two lanes are free"));
+        first.sort();
+        assert_eq!(first, ["a1", "b1"]);
+        first.iter().for_each(|row| queue.begin(&key(row)));
         queue.push(&key("b2"), 8);
-        assert!(!queue.has_next() && queue.pop().is_none());
+        assert!(!queue.has_next() && pop(&mut queue).is_none());
         assert!(!queue.may_run(&key("a9")) && queue.may_run(&key("c9")));
         queue.end(&key("b1"));
         assert_eq!(drain(&mut queue), ["b2"]);

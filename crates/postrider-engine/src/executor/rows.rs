@@ -10,8 +10,8 @@ use postrider_core::ports::{Checkpoint, Transition};
 use postrider_core::stage::{Next, Step};
 use postrider_core::time::Timestamp;
 use postrider_core::work::{OwnerId, WorkKey, WorkVersion};
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One row.
 #[derive(Debug)]
@@ -95,7 +95,8 @@ pub(crate) enum Doubt {
 /// All rows, with the queues and the timers over them.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
-    rows: BTreeMap<WorkKey, Row>,
+    /// Nothing goes through them one by one: their order is no rule's.
+    rows: HashMap<WorkKey, Box<Row>>,
     waiting: Waiting,
 }
 
@@ -147,7 +148,7 @@ impl Rows {
     pub(crate) fn new(settings: &WorkSettings) -> Rows {
         let steps = settings.definitions.steps().map(|(step, policy)| (step, policy.serial));
         let queues = steps.map(|(step, serial)| (step.clone(), Queue::new(step, settings.fair_by, serial)));
-        Rows { rows: BTreeMap::new(), waiting: Waiting { due: queues.collect(), ..Waiting::default() } }
+        Rows { rows: HashMap::new(), waiting: Waiting { due: queues.collect(), ..Waiting::default() } }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -155,12 +156,12 @@ impl Rows {
     }
 
     pub(crate) fn row(&self, key: &WorkKey) -> Option<&Row> {
-        self.rows.get(key)
+        self.rows.get(key).map(|row| &**row)
     }
 
     /// For what no queue and no timer depends on; [`Rows::change`] is for the rest.
     pub(crate) fn row_mut(&mut self, key: &WorkKey) -> Option<&mut Row> {
-        self.rows.get_mut(key)
+        self.rows.get_mut(key).map(|row| &mut **row)
     }
 
     /// The rows that other executors run, with their owners.
@@ -175,15 +176,15 @@ impl Rows {
     pub(crate) fn put(&mut self, key: &WorkKey, mut row: Row) {
         match self.rows.entry(key.clone()) {
             Entry::Vacant(place) => {
-                self.waiting.enter(key, &mut row);
-                place.insert(row);
+                self.waiting.enter(place.key(), &mut row);
+                place.insert(Box::new(row));
             }
             // The key that is there already serves the queues, too, so that a row has one.
             Entry::Occupied(mut place) => {
                 let key = place.key().clone();
                 self.waiting.leave(&key, place.get());
                 self.waiting.enter(&key, &mut row);
-                place.insert(row);
+                **place.get_mut() = row;
             }
         }
     }
@@ -205,7 +206,7 @@ impl Rows {
     pub(crate) fn remove(&mut self, key: &WorkKey) -> Option<Row> {
         let row = self.rows.remove(key)?;
         self.waiting.leave(key, &row);
-        Some(row)
+        Some(*row)
     }
 
     /// How many rows the log showed in a version that no claim could see yet.
@@ -213,9 +214,9 @@ impl Rows {
         self.waiting.unseen_count
     }
 
-    /// The next row of a stage that is due, moved to the claim.
-    pub(crate) fn pop_due(&mut self, step: &Step) -> Option<(WorkKey, Rank, Take)> {
-        let key = self.waiting.due.get_mut(step)?.pop()?;
+    /// The next row of a stage that is due, moved to the claim. A group has up to `turn_rows` rows in its turn.
+    pub(crate) fn pop_due(&mut self, step: &Step, turn_rows: usize) -> Option<(WorkKey, Rank, Take)> {
+        let key = self.waiting.due.get_mut(step)?.pop(turn_rows)?;
         let row = self.rows.get_mut(&key)?;
         let Phase::Due(take) = row.phase else {
             debug_assert!(false, "a row that leaves the queue gives back its seat");
@@ -228,6 +229,11 @@ impl Rows {
     /// Whether a row of the stage is due and may run.
     pub(crate) fn has_due(&self, step: &Step) -> bool {
         self.waiting.due.get(step).is_some_and(Queue::has_next)
+    }
+
+    /// How many rows of the stage are due and may run.
+    pub(crate) fn due_count(&self, step: &Step) -> usize {
+        self.waiting.due.get(step).map_or(0, Queue::len)
     }
 
     /// The steps that have rows which are due and may run.
@@ -353,7 +359,7 @@ mod tests {
         rows.put(&key, unseen(Phase::Timed(at, Take::Free)));
         for _ in 0..3 {
             rows.fire(at);
-            assert!(rows.pop_due(&step).is_some());
+            assert!(rows.pop_due(&step, 1).is_some());
             rows.set(&key, Phase::Reading(Doubt::Claim(Take::Free)));
             assert_eq!(rows.unseen_count(), 1);
             rows.set(&key, Phase::Timed(at, Take::Free));

@@ -66,9 +66,10 @@ fn e47_of_50_000_rows_at_once_no_more_run_than_may_and_no_group_waits_for_a_larg
     (0..5_000).for_each(|row| play.submit_row(&key(1 + row % SMALL, row), STAGE, None));
     play.run();
     assert_eq!((play.left.len(), play.most), (50_000, 64));
-    for round in play.claimed[..100 * (SMALL + 1)].chunks(SMALL + 1) {
-        let groups: BTreeSet<&str> = round.iter().map(group).collect();
-        assert_eq!(groups.len(), SMALL + 1, "each group has its turn in each round");
+    let mut turns: Vec<&str> = play.claimed.iter().map(group).collect();
+    turns.dedup();
+    for round in turns[..50 * (SMALL + 1)].chunks(SMALL + 1) {
+        assert_eq!(round.iter().collect::<BTreeSet<_>>().len(), SMALL + 1, "each group has its turn in each round");
     }
     for number in 0..=SMALL {
         let of_group: Vec<&WorkKey> = play.claimed.iter().filter(|row| group(row) == group(&key(number, 0))).collect();

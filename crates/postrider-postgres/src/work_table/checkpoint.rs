@@ -3,7 +3,6 @@
 //! Takes and gives: transitions to "written", or to the claim of the next stage where it was chained.
 //! Never: writes a row that is no longer ours, waits for one that others hold, or sends a statement again whose reply was lost.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use postrider_core::error::Result;
@@ -11,16 +10,19 @@ use postrider_core::ports::{Checkpoint, CheckpointReply, Claim, Transition};
 use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState};
 use tokio_postgres::Row;
 
+use super::asked::{Asked, Columns, Shape, Statement};
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
 use super::history::{self, Told};
-use super::layout::{Layout, assignments, key_parameters, micros};
-use crate::client::{Connection, Parameters};
+use super::layout::{Layout, assignments, micros};
+use crate::client::Connection;
 
-/// The columns of `asked` behind the key: the guard's, then what is written.
-const ASKED: [(&str, &str); 9] = [
+/// The columns of `asked` behind the key: the guard's and what is written, then further ones where the history is kept.
+const ASKED: Columns<'_> = Columns { each: &[("int8", "fence")], alike: ALIKE.split_at(UNTOLD).0 };
+const TOLD: Columns<'_> = Columns { alike: &ALIKE, ..ASKED };
+
+const ALIKE: [(&str, &str); 10] = [
     ("text", "stage"),
-    ("int8", "fence"),
     ("text", "next_stage"),
     ("text", "state"),
     ("int8", "attempts_more"),
@@ -28,10 +30,12 @@ const ASKED: [(&str, &str); 9] = [
     ("int8", "after_micros"),
     ("int8", "lease_micros"),
     ("text", "reason"),
+    ("text", "outcome"),
+    ("int4", "http_status"),
 ];
 
-/// Further ones where the history is kept.
-const TOLD: [(&str, &str); 2] = [("text", "outcome"), ("int4", "http_status")];
+/// So many of them there are without the history.
+const UNTOLD: usize = 8;
 
 /// A transition as numbers and texts for the statement.
 struct Written<'a> {
@@ -80,21 +84,25 @@ impl Written<'_> {
     }
 }
 
-/// The statement for a table. Parameters: the key arrays, those of `ASKED`, those of `TOLD` where the history is kept, the owner's text.
-pub(super) fn statement(layout: &Layout) -> Arc<str> {
+/// The statements for a table.
+pub(super) fn statements(layout: &Layout) -> Statement {
+    Statement::new(|shape| statement(layout, shape))
+}
+
+/// Parameters: the key columns, those of [`columns`], the owner's text.
+fn statement(layout: &Layout, shape: Shape) -> String {
     let held = format!(
         "WITH asked AS ({asked}), held AS (\
            SELECT t.ctid AS row_id, asked.*, {payload} AS payload_text{before} \
            FROM asked JOIN {table} AS t ON {keys} WHERE {guard} \
-           ORDER BY {order} FOR NO KEY UPDATE OF t SKIP LOCKED)",
-        asked = layout.asked(&asked(layout)),
+           ORDER BY asked.ord FOR NO KEY UPDATE OF t SKIP LOCKED)",
+        asked = layout.asked_as(shape, columns(layout)),
         // Only a chained claim needs the payload; for the rest it is not even read.
         payload = format_args!("CASE WHEN asked.lease_micros IS NOT NULL THEN {} END", layout.payload_text()),
         before = if layout.history { history::before(layout) } else { String::new() },
         table = layout.table,
         keys = layout.key_matches(),
         guard = guard(layout),
-        order = layout.key_list(),
     );
     let update = format!(
         "UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id",
@@ -104,22 +112,23 @@ pub(super) fn statement(layout: &Layout) -> Arc<str> {
     let mut reply = vec!["asked.ord".to_owned()];
     reply.extend(layout.claim_columns());
     if !layout.history {
-        return format!("{held} {update} RETURNING {}", reply.join(", ")).into();
+        return format!("{held} {update} RETURNING {}", reply.join(", "));
     }
     let told = Told { outcome: "asked.outcome", reason: "asked.reason", http_status: "asked.http_status" };
-    (held + &history::finish(layout, &update, &reply, &told, "true")).into()
+    held + &history::finish(layout, &update, &reply, &told, "true")
 }
 
 /// Writes what the guard allows, and answers for what it wrote. A chained claim that cannot be read is missing from the answers.
 pub(super) async fn checkpoint(
     connection: &Connection,
-    statement: &Arc<str>,
+    statement: &Statement,
     layout: &Layout,
     owner: OwnerId,
     checkpoints: &[Checkpoint],
 ) -> Result<Vec<CheckpointReply>> {
-    let parameters = parameters(layout, owner, checkpoints)?;
-    let rows = guarded::run(connection, statement, checkpoints, &parameters).await?;
+    let checkpoints = guarded::in_key_order(checkpoints, |checkpoint| &checkpoint.key);
+    let (shape, parameters) = asked(layout, owner, &checkpoints)?.finish();
+    let rows = guarded::run(connection, statement.text(shape), &checkpoints, &parameters).await?;
     let mut left_out = LeftOut::default();
     let replies =
         rows.iter().filter_map(|(checkpoint, row)| left_out.sort(read_reply(layout, checkpoint, row))).collect();
@@ -127,32 +136,29 @@ pub(super) async fn checkpoint(
     Ok(replies)
 }
 
-fn asked(layout: &Layout) -> Vec<(&'static str, &'static str)> {
-    let told = if layout.history { &TOLD[..] } else { &[] };
-    [&ASKED[..], told].concat()
+fn columns(layout: &Layout) -> Columns<'static> {
+    if layout.history { TOLD } else { ASKED }
 }
 
-fn parameters(layout: &Layout, owner: OwnerId, checkpoints: &[Checkpoint]) -> Result<Parameters> {
+fn asked(layout: &Layout, owner: OwnerId, checkpoints: &[&Checkpoint]) -> Result<Asked> {
     let written: Vec<Written<'_>> = checkpoints.iter().map(|checkpoint| Written::of(&checkpoint.transition)).collect();
     let text = |text: &str| text.to_owned();
-    let mut parameters = key_parameters(layout.key.len(), checkpoints.iter().map(|checkpoint| &checkpoint.key))?;
-    parameters.push(Box::new(checkpoints.iter().map(|checkpoint| text(checkpoint.stage.as_str())).collect::<Vec<_>>()));
-    parameters.push(Box::new(checkpoints.iter().map(|checkpoint| checkpoint.fence).collect::<Vec<_>>()));
-    parameters.push(Box::new(written.iter().map(|row| row.next.map(|next| text(next.as_str()))).collect::<Vec<_>>()));
-    parameters.push(Box::new(written.iter().map(|row| text(layout.states.word(row.state))).collect::<Vec<_>>()));
-    parameters.push(Box::new(written.iter().map(|row| row.attempts_more).collect::<Vec<_>>()));
-    parameters.push(Box::new(written.iter().map(|row| row.deferrals_more).collect::<Vec<_>>()));
-    parameters.push(Box::new(written.iter().map(|row| row.after.map(micros)).collect::<Vec<_>>()));
-    parameters.push(Box::new(written.iter().map(|row| row.lease.map(micros)).collect::<Vec<_>>()));
-    parameters.push(Box::new(written.iter().map(|row| row.reason.map(text)).collect::<Vec<_>>()));
+    let mut asked = Asked::new(layout.key.len(), checkpoints.iter().map(|checkpoint| &checkpoint.key))?;
+    asked.each(checkpoints.iter().map(|checkpoint| checkpoint.fence));
+    asked.alike(checkpoints.iter().map(|checkpoint| text(checkpoint.stage.as_str())));
+    asked.alike(written.iter().map(|row| row.next.map(|next| text(next.as_str()))));
+    asked.alike(written.iter().map(|row| text(layout.states.word(row.state))));
+    asked.alike(written.iter().map(|row| row.attempts_more));
+    asked.alike(written.iter().map(|row| row.deferrals_more));
+    asked.alike(written.iter().map(|row| row.after.map(micros)));
+    asked.alike(written.iter().map(|row| row.lease.map(micros)));
+    asked.alike(written.iter().map(|row| row.reason.map(text)));
     if layout.history {
-        parameters
-            .push(Box::new(checkpoints.iter().map(|checkpoint| outcome(&checkpoint.transition)).collect::<Vec<_>>()));
-        parameters
-            .push(Box::new(checkpoints.iter().map(|checkpoint| checkpoint.status.map(i32::from)).collect::<Vec<_>>()));
+        asked.alike(checkpoints.iter().map(|checkpoint| outcome(&checkpoint.transition)));
+        asked.alike(checkpoints.iter().map(|checkpoint| checkpoint.status.map(i32::from)));
     }
-    parameters.push(Box::new(owner.to_string()));
-    Ok(parameters)
+    asked.other(owner.to_string());
+    Ok(asked)
 }
 
 /// The word of the history for the end of an attempt.
@@ -168,7 +174,7 @@ fn outcome(transition: &Transition) -> &'static str {
 }
 
 fn guard(layout: &Layout) -> String {
-    let number = layout.key.len() + asked(layout).len() + 1;
+    let number = layout.key.len() + columns(layout).len() + 1;
     // Where no owner is written, the fence alone says whose claim it is.
     let owner = match layout.lease_owner.is_there() {
         true => format!("t.{} = ${number}::text", layout.lease_owner.name),

@@ -3,65 +3,65 @@
 //! Takes and gives: claim requests to claims with payload, or to "at its limit".
 //! Never: waits for a row that others hold, and never sends a statement again whose reply was lost.
 
-use std::sync::Arc;
-
 use postrider_core::error::Result;
 use postrider_core::ports::{Claim, ClaimReply, ClaimRequest};
 use postrider_core::work::{DefinitionName, OwnerId, StageState};
 use tokio_postgres::Row;
 
+use super::asked::{Asked, Columns, Shape, Statement};
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
 use super::history::{self, Told};
-use super::layout::{Layout, assignments, key_parameters, micros};
-use crate::client::{Connection, Parameters};
+use super::layout::{Layout, assignments, micros};
+use crate::client::Connection;
 
 /// The columns of `asked` behind the key.
-const ASKED: [(&str, &str); 7] = [
-    ("text", "stage"),
-    ("int8", "fence"),
-    ("int8", "attempt_limit"),
-    ("int8", "lease_micros"),
-    ("bool", "take_over"),
-    ("text", "definition"),
-    ("text", "refusal"),
-];
+const ASKED: Columns<'_> = Columns {
+    each: &[("int8", "fence")],
+    alike: &[
+        ("text", "stage"),
+        ("int8", "attempt_limit"),
+        ("int8", "lease_micros"),
+        ("bool", "take_over"),
+        ("text", "definition"),
+        ("text", "refusal"),
+    ],
+};
 
 /// The statements for a table.
 #[derive(Debug)]
 pub(super) struct ClaimStatements {
-    claim: Arc<str>,
+    claim: Statement,
     /// Where the history is kept, a claim that may take over tells it of the attempt that was lost.
-    take_over: Arc<str>,
+    take_over: Option<Statement>,
 }
 
 impl ClaimStatements {
     pub(super) fn new(layout: &Layout) -> ClaimStatements {
-        let claim = statement(layout, false);
-        let take_over = if layout.history { statement(layout, true) } else { Arc::clone(&claim) };
-        ClaimStatements { claim, take_over }
+        let take_over = layout.history.then(|| Statement::new(|shape| statement(layout, shape, true)));
+        ClaimStatements { claim: Statement::new(|shape| statement(layout, shape, false)), take_over }
     }
 
-    fn for_requests(&self, requests: &[ClaimRequest]) -> &Arc<str> {
-        if requests.iter().any(|request| request.take_over) { &self.take_over } else { &self.claim }
+    fn for_requests(&self, requests: &[&ClaimRequest]) -> &Statement {
+        let tells = self.take_over.as_ref().filter(|_| requests.iter().any(|request| request.take_over));
+        tells.unwrap_or(&self.claim)
     }
 }
 
-/// Parameters: the key arrays, those of `ASKED`, the owner's text, the texts of dead owners.
-fn statement(layout: &Layout, tells: bool) -> Arc<str> {
+/// Parameters: the key columns, those of `ASKED`, the owner's text, the texts of dead owners.
+fn statement(layout: &Layout, shape: Shape, tells: bool) -> String {
     let held = format!(
         "WITH asked AS ({asked}), held AS (\
            SELECT t.ctid AS row_id, asked.*, {hash} AS known_hash, {payload} AS payload_text{before} \
            FROM asked JOIN {table} AS t ON {keys} WHERE {guard} \
-           ORDER BY {order} FOR NO KEY UPDATE OF t SKIP LOCKED)",
-        asked = layout.asked(&ASKED),
+           ORDER BY asked.ord FOR NO KEY UPDATE OF t SKIP LOCKED)",
+        asked = layout.asked_as(shape, ASKED),
         hash = layout.request_hash.value(),
         payload = layout.payload_text(),
         before = if tells { history::before(layout) } else { String::new() },
         table = layout.table,
         keys = layout.key_matches(),
         guard = guard(layout),
-        order = layout.key_list(),
     );
     let update = format!(
         "UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id",
@@ -70,12 +70,12 @@ fn statement(layout: &Layout, tells: bool) -> Arc<str> {
     );
     let reply = reply(layout);
     if !tells {
-        return format!("{held} {update} RETURNING {}", reply.join(", ")).into();
+        return format!("{held} {update} RETURNING {}", reply.join(", "));
     }
     let lost = lost(layout);
     let told = Told { outcome: "'taken_over'", reason: &lost, http_status: "NULL::int4" };
     let ended = format!("state_before = {}", layout.word(StageState::Running));
-    (held + &history::finish(layout, &update, &reply, &told, &ended)).into()
+    held + &history::finish(layout, &update, &reply, &told, &ended)
 }
 
 /// Claims what the guard allows, and answers for what it claimed. A claimed row that cannot be read is missing from the answers.
@@ -86,27 +86,28 @@ pub(super) async fn claim(
     owner: OwnerId,
     (requests, dead): (&[ClaimRequest], &[OwnerId]),
 ) -> Result<Vec<ClaimReply>> {
-    let parameters = parameters(layout.key.len(), owner, requests, dead)?;
-    let rows = guarded::run(connection, statements.for_requests(requests), requests, &parameters).await?;
+    let requests = guarded::in_key_order(requests, |request| &request.key);
+    let (shape, parameters) = asked(layout.key.len(), owner, &requests, dead)?.finish();
+    let text = statements.for_requests(&requests).text(shape);
+    let rows = guarded::run(connection, text, &requests, &parameters).await?;
     let mut left_out = LeftOut::default();
     let replies = rows.iter().filter_map(|(request, row)| left_out.sort(read_reply(layout, request, row))).collect();
     left_out.report();
     Ok(replies)
 }
 
-fn parameters(width: usize, owner: OwnerId, requests: &[ClaimRequest], dead: &[OwnerId]) -> Result<Parameters> {
-    let mut parameters = key_parameters(width, requests.iter().map(|request| &request.key))?;
-    parameters.push(Box::new(requests.iter().map(|request| request.stage.as_str().to_owned()).collect::<Vec<_>>()));
-    parameters.push(Box::new(requests.iter().map(|request| request.seen_fence).collect::<Vec<_>>()));
-    parameters.push(Box::new(requests.iter().map(|request| i64::from(request.attempt_limit)).collect::<Vec<_>>()));
-    parameters.push(Box::new(requests.iter().map(|request| micros(request.lease)).collect::<Vec<_>>()));
-    parameters.push(Box::new(requests.iter().map(|request| request.take_over).collect::<Vec<_>>()));
-    parameters
-        .push(Box::new(requests.iter().map(|request| request.definition.as_str().to_owned()).collect::<Vec<_>>()));
-    parameters.push(Box::new(requests.iter().map(|request| request.refusal.clone()).collect::<Vec<_>>()));
-    parameters.push(Box::new(owner.to_string()));
-    parameters.push(Box::new(dead.iter().map(OwnerId::to_string).collect::<Vec<_>>()));
-    Ok(parameters)
+fn asked(width: usize, owner: OwnerId, requests: &[&ClaimRequest], dead: &[OwnerId]) -> Result<Asked> {
+    let mut asked = Asked::new(width, requests.iter().map(|request| &request.key))?;
+    asked.each(requests.iter().map(|request| request.seen_fence));
+    asked.alike(requests.iter().map(|request| request.stage.as_str().to_owned()));
+    asked.alike(requests.iter().map(|request| i64::from(request.attempt_limit)));
+    asked.alike(requests.iter().map(|request| micros(request.lease)));
+    asked.alike(requests.iter().map(|request| request.take_over));
+    asked.alike(requests.iter().map(|request| request.definition.as_str().to_owned()));
+    asked.alike(requests.iter().map(|request| request.refusal.clone()));
+    asked.other(owner.to_string());
+    asked.other(dead.iter().map(OwnerId::to_string).collect::<Vec<_>>());
+    Ok(asked)
 }
 
 fn owner(layout: &Layout) -> String {
@@ -205,7 +206,11 @@ fn change(layout: &Layout) -> String {
 fn reply(layout: &Layout) -> Vec<String> {
     let mut columns = vec!["asked.ord".to_owned(), format!("t.{}::text", layout.stage_state.name)];
     columns.extend(layout.claim_columns());
-    columns.push("coalesce(asked.known_hash <> sha256(convert_to(asked.payload_text, 'UTF8')), false)".to_owned());
+    // Without a hash from before, the claim has computed it already: it is not computed again only to be compared with nothing.
+    columns.push(
+        "asked.known_hash IS NOT NULL AND asked.known_hash <> sha256(convert_to(asked.payload_text, 'UTF8'))"
+            .to_owned(),
+    );
     columns
 }
 

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use postrider_core::error::{Error, ErrorKind, Reaction, Result};
+use postrider_core::work::WorkKey;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
@@ -14,6 +15,13 @@ use crate::errors::{Phase, map_client_error};
 
 /// How often a statement is sent that the server asks to send again (40P01, and 55P03 where the whole table is locked).
 const SENDS_MAX: u32 = 3;
+
+/// What is asked for in the order in which the statement locks it: that of the keys, which is the same for all executors.
+pub(super) fn in_key_order<T>(asked: &[T], key: impl Fn(&T) -> &WorkKey) -> Vec<&T> {
+    let mut asked: Vec<&T> = asked.iter().collect();
+    asked.sort_unstable_by(|left, right| key(left).cmp(key(right)));
+    asked
+}
 
 /// Runs the statement and returns the rows it answered with, each with what was asked for it. The first column of an answer is
 /// `ord`, the number among those asked for, from 1. What is missing did not pass its guard, or was locked by another session.

@@ -10,6 +10,7 @@ use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, State
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
+use super::asked::{Columns, Shape};
 use super::cells::{Cells, Unreadable};
 use crate::client::{Connection, Parameters};
 use crate::columns::refused_columns;
@@ -120,15 +121,41 @@ impl Layout {
         })
     }
 
-    /// `unnest($1::text[], …)` of the key columns and of `further` arrays, `(type, alias)`, numbered from 1 in the column `ord`.
-    pub(crate) fn asked(&self, further: &[(&str, &str)]) -> String {
-        let keys = (1..=self.key.len()).map(|number| ("text", format!("k{number}")));
-        let all: Vec<(&str, String)> =
-            keys.chain(further.iter().map(|(kind, alias)| (*kind, (*alias).to_owned()))).collect();
+    /// `asked` with all its columns as arrays.
+    pub(crate) fn asked(&self, further: &[(&'static str, &'static str)]) -> String {
+        self.asked_as(Shape::Many, Columns { each: further, alike: &[] })
+    }
+
+    /// `asked` as a table of the key columns, texts, and of further ones, with the rows' numbers from 1 in the column `ord`. The parameters are
+    /// numbered in the order of the columns.
+    pub(super) fn asked_as(&self, shape: Shape, further: Columns<'_>) -> String {
+        let each: Vec<(&str, String)> = (1..=self.key.len())
+            .map(|number| ("text", format!("k{number}")))
+            .chain(further.each.iter().map(|(kind, name)| (*kind, (*name).to_owned())))
+            .collect();
+        let alike = further.alike.iter().map(|(kind, name)| (*kind, (*name).to_owned()));
+        let (arrays, values) = match shape {
+            Shape::Many => (each.into_iter().chain(alike).collect(), Vec::new()),
+            Shape::Alike => (each, alike.collect()),
+            Shape::One => (Vec::new(), each.into_iter().chain(alike).collect::<Vec<_>>()),
+        };
+        let first = arrays.len() + 1;
+        let values =
+            values.iter().enumerate().map(|(index, (kind, name))| format!("${}::{kind} AS {name}", first + index));
+        let mut columns: Vec<String> = values.collect();
+        if arrays.is_empty() {
+            return format!("SELECT {}, 1::int8 AS ord", columns.join(", "));
+        }
+        columns.insert(0, "named.*".to_owned());
+        let names: Vec<&str> = arrays.iter().map(|(_, name)| name.as_str()).collect();
         let arrays: Vec<String> =
-            all.iter().enumerate().map(|(index, (kind, _))| format!("${}::{kind}[]", index + 1)).collect();
-        let aliases: Vec<&str> = all.iter().map(|(_, alias)| alias.as_str()).collect();
-        format!("SELECT * FROM unnest({}) WITH ORDINALITY AS asked ({}, ord)", arrays.join(", "), aliases.join(", "))
+            arrays.iter().enumerate().map(|(index, (kind, _))| format!("${}::{kind}[]", index + 1)).collect();
+        format!(
+            "SELECT {} FROM unnest({}) WITH ORDINALITY AS named ({}, ord)",
+            columns.join(", "),
+            arrays.join(", "),
+            names.join(", ")
+        )
     }
 
     /// The row `t` is the one that `asked` names.

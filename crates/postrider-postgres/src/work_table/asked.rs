@@ -1,0 +1,131 @@
+//! What a guarded statement is asked: a table of parameters with a row for each work row that it names.
+//!
+//! Many rows come as arrays, but for the columns that say the same of all of them: those come as plain values, as all do where a single row is
+//! named. The server is done with a plain value sooner than with an array.
+
+use std::sync::Arc;
+
+use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::work::WorkKey;
+use tokio_postgres::types::ToSql;
+
+use crate::client::Parameters;
+
+/// The columns of `asked` behind the key, `(type, name)`: those that differ from row to row, and those that as a rule do not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Columns<'a> {
+    pub(super) each: &'a [(&'static str, &'static str)],
+    pub(super) alike: &'a [(&'static str, &'static str)],
+}
+
+impl Columns<'_> {
+    pub(super) const fn len(&self) -> usize {
+        self.each.len() + self.alike.len()
+    }
+}
+
+/// How the columns come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// All as arrays.
+    Many,
+    /// Key and `each` as arrays, the others as plain values.
+    Alike,
+    /// All as plain values.
+    One,
+}
+
+/// The same statement for each shape of what it is asked.
+#[derive(Debug)]
+pub(super) struct Statement {
+    many: Arc<str>,
+    alike: Arc<str>,
+    one: Arc<str>,
+}
+
+/// A statement's parameters: a column for each of `asked`, in its order, then those that the statement has beside them.
+pub(super) struct Asked {
+    rows: usize,
+    columns: Vec<Column>,
+    others: Parameters,
+}
+
+struct Column {
+    is_of_each: bool,
+    /// Where the rows have one value.
+    value: Option<Parameter>,
+    array: Parameter,
+}
+
+type Parameter = Box<dyn ToSql + Sync + Send>;
+
+impl Statement {
+    pub(super) fn new(text: impl Fn(Shape) -> String) -> Statement {
+        Statement { many: text(Shape::Many).into(), alike: text(Shape::Alike).into(), one: text(Shape::One).into() }
+    }
+
+    pub(super) fn text(&self, shape: Shape) -> &Arc<str> {
+        match shape {
+            Shape::Many => &self.many,
+            Shape::Alike => &self.alike,
+            Shape::One => &self.one,
+        }
+    }
+}
+
+impl Asked {
+    /// Begins with the columns of the key.
+    pub(super) fn new<'a>(width: usize, keys: impl ExactSizeIterator<Item = &'a WorkKey> + Clone) -> Result<Asked> {
+        if keys.clone().any(|key| key.parts().count() != width) {
+            return Err(Error::new(ErrorKind::Internal, "a work key has another number of parts than the table's key"));
+        }
+        let mut asked = Asked { rows: keys.len(), columns: Vec::new(), others: Parameters::new() };
+        for index in 0..width {
+            asked.each(keys.clone().filter_map(|key| key.parts().nth(index)).map(str::to_owned));
+        }
+        Ok(asked)
+    }
+
+    /// The next column of those that differ from row to row.
+    pub(super) fn each<T: ToSql + Clone + PartialEq + Sync + Send + 'static>(
+        &mut self,
+        values: impl Iterator<Item = T>,
+    ) {
+        self.push(values.collect(), true);
+    }
+
+    /// The next column of those that as a rule do not differ.
+    pub(super) fn alike<T: ToSql + Clone + PartialEq + Sync + Send + 'static>(
+        &mut self,
+        values: impl Iterator<Item = T>,
+    ) {
+        self.push(values.collect(), false);
+    }
+
+    /// What the statement takes beside its rows.
+    pub(super) fn other(&mut self, value: impl ToSql + Sync + Send + 'static) {
+        self.others.push(Box::new(value));
+    }
+
+    /// The parameters, and for which of the statement's texts they are.
+    pub(super) fn finish(self) -> (Shape, Parameters) {
+        let is_alike = |column: &Column| column.is_of_each || column.value.is_some();
+        let shape = match self.rows {
+            1 => Shape::One,
+            _ if self.columns.iter().all(is_alike) => Shape::Alike,
+            _ => Shape::Many,
+        };
+        let parameter = |column: Column| match (shape, column.value) {
+            (Shape::One, Some(value)) => value,
+            (Shape::Alike, Some(value)) if !column.is_of_each => value,
+            _ => column.array,
+        };
+        (shape, self.columns.into_iter().map(parameter).chain(self.others).collect())
+    }
+
+    fn push<T: ToSql + Clone + PartialEq + Sync + Send + 'static>(&mut self, values: Vec<T>, is_of_each: bool) {
+        let first = values.first().filter(|first| values.iter().all(|value| value == *first));
+        let value = first.cloned().map(|value| Box::new(value) as Parameter);
+        self.columns.push(Column { is_of_each, value, array: Box::new(values) });
+    }
+}
