@@ -21,6 +21,7 @@ mod races;
 mod room;
 mod same_tx;
 mod servers;
+mod sharing;
 mod slot;
 mod standby;
 mod window;
