@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider_core::error::Result;
+use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::work::{StageName, StageState, WorkKey};
 
 use super::{Operator, WorkRow};
@@ -19,6 +19,14 @@ pub struct RowFilter {
     pub reason_like: Option<String>,
     /// They were last written longer ago than this.
     pub older_than: Option<Duration>,
+}
+
+/// Some rows in the order of their keys.
+struct Page {
+    /// Those that can be read.
+    rows: Vec<WorkRow>,
+    /// The key of the last of all; `None` where there was none.
+    last: Option<WorkKey>,
 }
 
 impl RowFilter {
@@ -47,7 +55,7 @@ impl Operator {
             keys = layout.key_matches(),
         );
         let parameters = key_parameters(layout.key.len(), std::iter::once(key))?;
-        Ok(self.read(&text, &parameters).await?.pop())
+        Ok(self.read(&text, &parameters).await?.rows.pop())
     }
 
     /// At most `limit` rows that the filter holds for, in the order of their keys, those behind `after`.
@@ -55,6 +63,17 @@ impl Operator {
     /// # Errors
     /// What the server says.
     pub async fn find(&self, filter: &RowFilter, after: Option<&WorkKey>, limit: u32) -> Result<Vec<WorkRow>> {
+        let mut page = self.page(filter, after, limit).await?;
+        // Rows that cannot be read are left out, and may be all that a page has: others can stand behind it.
+        while page.rows.is_empty()
+            && let Some(last) = page.last
+        {
+            page = self.page(filter, Some(&last), limit).await?;
+        }
+        Ok(page.rows)
+    }
+
+    async fn page(&self, filter: &RowFilter, after: Option<&WorkKey>, limit: u32) -> Result<Page> {
         let layout = &self.layout;
         let mut parameters = match after {
             Some(after) => key_parameters(layout.key.len(), std::iter::once(after))?,
@@ -110,7 +129,7 @@ impl Operator {
         )
     }
 
-    async fn read(&self, text: &str, parameters: &Parameters) -> Result<Vec<WorkRow>> {
+    async fn read(&self, text: &str, parameters: &Parameters) -> Result<Page> {
         let layout = &self.layout;
         let rows = self.connection.query(&text.into(), parameters).await?;
         let mut left_out = LeftOut::default();
@@ -126,6 +145,8 @@ impl Operator {
         };
         let found = rows.iter().filter_map(|row| left_out.sort(read(row))).collect();
         left_out.report();
-        Ok(found)
+        let last = rows.last().map(|row| layout.read_key(&mut Cells::new(row, 0)));
+        let last = last.transpose().map_err(|_| Error::new(ErrorKind::Internal, "a row without a key was read"))?;
+        Ok(Page { rows: found, last })
     }
 }

@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use crate::database::Database;
+use crate::database::{Database, canonical_mapping};
 use crate::work_table::{ONE, ask, claim_one, key, open, with_rows};
 use postrider_core::ports::WorkTable;
+use postrider_postgres::{Access, Operator, RowFilter};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// What was logged.
@@ -117,4 +118,20 @@ async fn a_claimed_row_that_cannot_be_read_does_not_take_the_batch_with_it() {
     let replies = table.claim(ONE, &[ask(key(0), 0), ask(key(1), 0)], &[]).await.unwrap();
     assert_eq!(replies.len(), 1);
     assert_eq!(claim_one(&table, ONE, ask(key(1), 0)).await, None, "it is claimed already");
+}
+
+#[tokio::test]
+async fn an_order_for_many_rows_goes_on_behind_a_page_that_cannot_be_read() {
+    let database = with_lax_rows(20).await;
+    database.run("UPDATE pending_work SET fence = NULL WHERE (group_id, quote_id) < ('g5', '')").await;
+    let operator = Operator::open(&database.options(), &canonical_mapping(), true, Access::Look).await.unwrap();
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = operator.find(&RowFilter::default(), after.as_ref(), 3).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.version.key.clone());
+        found.extend(page.into_iter().map(|row| row.version.key));
+    }
+    assert_eq!(found.len().to_string(), database.text("SELECT count(fence)::text FROM pending_work").await);
+    assert!(found.len() > 3 && found.is_sorted());
 }
