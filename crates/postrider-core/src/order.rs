@@ -2,7 +2,8 @@
 //! and the holder's outcome is then stale.
 
 use crate::stage::Next;
-use crate::work::{StageName, StageState, WorkVersion};
+use crate::work::{DefinitionName, StageName, StageState, WorkVersion};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// An order for one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,18 @@ pub enum Order {
     },
     /// A person found out what became of the last request.
     Resolve(Found),
+    /// The row goes on under another definition.
+    Migrate(Move),
+}
+
+/// Where rows go that are moved to another definition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    pub to: DefinitionName,
+    /// The stages that it has.
+    pub stages: BTreeSet<StageName>,
+    /// Stages that have another name there.
+    pub renamed: BTreeMap<StageName, StageName>,
 }
 
 /// What a person found out.
@@ -45,6 +58,8 @@ pub enum Found {
 pub struct Ordered {
     /// `None`: the stage stays.
     pub stage: Option<StageName>,
+    /// `None`: the definition stays.
+    pub definition: Option<DefinitionName>,
     pub state: StageState,
     /// Attempts and deferrals start at zero.
     pub resets_budget: bool,
@@ -53,6 +68,8 @@ pub struct Ordered {
     /// What was sent is forgotten.
     pub forgets_hash: bool,
     pub closes: bool,
+    /// What the row waits for, it still waits for.
+    pub keeps_time: bool,
     /// The reason that stands in the row afterwards; `None`: as before.
     pub reason: Option<String>,
 }
@@ -69,6 +86,10 @@ pub enum Unfit {
     State,
     /// It would go to the stage that it is in.
     SameStage,
+    /// It is under that definition already.
+    SameDefinition,
+    /// The definition that it would go to has no such stage.
+    StageGone,
 }
 
 impl Order {
@@ -84,6 +105,7 @@ impl Order {
             Order::Resolve(Found::NotDone) => "resolve not-done",
             Order::Resolve(Found::AskAgain) => "resolve ask-again",
             Order::Resolve(Found::Failed { .. }) => "resolve failed",
+            Order::Migrate(_) => "migrate",
         }
     }
 
@@ -99,11 +121,13 @@ impl Order {
         }
         let again = Ordered {
             stage: None,
+            definition: None,
             state: StageState::Pending,
             resets_budget: true,
             raises_epoch: false,
             forgets_hash: false,
             closes: false,
+            keeps_time: false,
             reason: None,
         };
         match self {
@@ -132,6 +156,25 @@ impl Order {
                 StageState::Running => Err(Unfit::Running),
                 _ => Err(Unfit::State),
             },
+            Order::Migrate(order) => order.judge(version, again),
+        }
+    }
+}
+
+impl Move {
+    /// The row stays as it is, but for its definition, and its stage where that has another name there.
+    fn judge(&self, version: &WorkVersion, again: Ordered) -> Result<Ordered, Unfit> {
+        let stage = self.renamed.get(&version.stage);
+        if version.state == StageState::Running {
+            Err(Unfit::Running)
+        } else if version.definition.as_ref() == Some(&self.to) {
+            Err(Unfit::SameDefinition)
+        } else if !self.stages.contains(stage.unwrap_or(&version.stage)) {
+            Err(Unfit::StageGone)
+        } else {
+            let stage = stage.filter(|stage| **stage != version.stage).cloned();
+            let definition = Some(self.to.clone());
+            Ok(Ordered { stage, definition, state: version.state, resets_budget: false, keeps_time: true, ..again })
         }
     }
 }
@@ -228,5 +271,33 @@ mod tests {
         assert_eq!(raises(Order::Reexecute { stage: None }), Ok(true));
         assert_eq!(raises(Order::Resume { accept_changed_payload: true }), Ok(false));
         assert_eq!(raises(Order::Resolve(Found::AskAgain)), Ok(false));
+    }
+
+    #[test]
+    fn a_row_moves_to_another_definition_as_it_is_if_that_has_its_stage_under_one_name_or_another() {
+        let name = StageName::new;
+        let order = Order::Migrate(Move {
+            to: DefinitionName::new("quote@2"),
+            stages: BTreeSet::from([name("PRICING"), name("RATING")]),
+            renamed: BTreeMap::from([(name("TARIFF"), name("RATING"))]),
+        });
+        let judged = |state, stage: &str, definition: Option<&str>| {
+            let definition = definition.map(DefinitionName::new);
+            let version = WorkVersion { stage: name(stage), definition, ..row(state) };
+            order.judge(&version).map(|ordered| {
+                assert!(ordered.keeps_time && !ordered.resets_budget && !ordered.raises_epoch && !ordered.forgets_hash);
+                assert_eq!(ordered.definition, Some(DefinitionName::new("quote@2")));
+                (ordered.state, ordered.stage.map(|stage| stage.to_string()))
+            })
+        };
+        let old = Some("quote@1");
+        assert_eq!(judged(StageState::Retry, "PRICING", old), Ok((StageState::Retry, None)));
+        assert_eq!(judged(StageState::Unknown, "PRICING", None), Ok((StageState::Unknown, None)));
+        let renamed = Ok((StageState::Pending, Some("RATING".to_owned())));
+        assert_eq!(judged(StageState::Pending, "TARIFF", old), renamed);
+        assert_eq!(judged(StageState::Pending, "APPROVAL", old), Err(Unfit::StageGone));
+        assert_eq!(judged(StageState::Pending, "PRICING", Some("quote@2")), Err(Unfit::SameDefinition));
+        assert_eq!(judged(StageState::Running, "PRICING", old), Err(Unfit::Running));
+        assert_eq!(judged(StageState::Done, "PRICING", old), Err(Unfit::Closed));
     }
 }

@@ -55,6 +55,8 @@ pub struct WorkRow {
     pub version: WorkVersion,
     /// `last_error`.
     pub reason: Option<String>,
+    /// A request for its stage may have left.
+    pub was_sent: bool,
     /// When it was last written, as the server writes times.
     pub updated_at: Option<String>,
     /// The seconds since.

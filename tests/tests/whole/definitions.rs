@@ -76,3 +76,48 @@ fn e67_a_row_runs_under_its_own_definition_or_is_parked_and_never_stranded() {
         endpoint.requests().iter().map(|request| request.header("postrider-definition").to_owned()).collect();
     assert_eq!(definitions, ["quote@2", "quote@1", "quote@1"]);
 }
+
+#[test]
+fn e67_rows_move_to_another_definition_by_an_order_of_a_person_and_where_that_has_their_stage() {
+    let scene = Scene::start();
+    let endpoint = Endpoint::alone(|_, _| Play::Answer);
+    let address = endpoint.address();
+    let stages = [stage("PRICING", &address, Some("RATING"), ""), stage("RATING", &address, None, "")];
+    let mut rider = scene.rider("rider", configuration("quote@2", &stages, ""));
+    rider.setup();
+    submit(&scene, "plain", "'quote@1'", "PRICING");
+    submit(&scene, "renamed", "'quote@1'", "TARIFF");
+    submit(&scene, "lacking", "'quote@1'", "REFERRAL");
+    submit(&scene, "sent", "'quote@1'", "TARIFF");
+    scene.db.run("UPDATE pending_work SET request_hash = '\\x00' WHERE quote_id = 'sent'");
+    rider.start_ready();
+    let states =
+        |state: &str| scene.db.number(&format!("SELECT count(*) FROM pending_work WHERE stage_state = '{state}'"));
+    wait_until("all are parked", || states("NON_RESUMABLE") == 4);
+
+    let migrate = |more: &[&str]| {
+        let words = ["work", "migrate", "--definition", "quote@1", "--to", "quote@2", "--why", "quote@1 is withdrawn"];
+        let ended = rider.end_of(&[&words[..], more].concat());
+        (ended.status.code(), String::from_utf8_lossy(&ended.stdout).into_owned())
+    };
+    let told = "migrate: 2 rows would be done\nnot migrate: 1 row, it may have been asked for under its stage's name, among them g sent\nnot migrate: 1 row, that definition has no such stage: say with --rename what it is called there, among them g lacking\n";
+    assert_eq!(migrate(&["--rename", "TARIFF=RATING", "--dry-run"]), (Some(8), told.to_owned()));
+    assert_eq!(scene.db.number("SELECT count(*) FROM pending_work WHERE definition = 'quote@1'"), 4);
+    assert_eq!(migrate(&["--rename", "TARIFF=BINDING"]).0, Some(2), "the target must be there");
+    assert_eq!(migrate(&["--rename", "TARIFF=RATING"]), (Some(8), told.replace("would be done", "done")));
+    let parked = |quote: &str| row(&scene, quote)[..4].to_vec();
+    assert_eq!(parked("plain"), ["PRICING", "NON_RESUMABLE", "quote@2", "2"]);
+    assert_eq!(parked("renamed"), ["RATING", "NON_RESUMABLE", "quote@2", "2"]);
+    assert_eq!(parked("sent"), ["TARIFF", "NON_RESUMABLE", "quote@1", "1"]);
+    let record =
+        "SELECT string_agg(concat_ws(' ', stage_before, stage_after, fence_before, fence_after), '; ' ORDER BY key)
+                    FROM postrider.operator_actions WHERE verb = 'migrate'";
+    assert_eq!(scene.db.text(record), "PRICING PRICING 1 2; TARIFF RATING 1 2");
+
+    let resume = ["work", "resume", "--definition", "quote@2", "--state", "NON_RESUMABLE", "--why", "moved"];
+    assert!(rider.end_of(&resume).status.success());
+    wait_until("they are done", || states("DONE") == 2);
+    let paths: Vec<String> = endpoint.requests().iter().map(|request| request.path.clone()).collect();
+    assert_eq!((paths.len(), paths.iter().filter(|path| *path == "/stages/pricing").count()), (3, 1), "{paths:?}");
+    assert!(endpoint.requests().iter().all(|request| request.header("postrider-definition") == "quote@2"));
+}

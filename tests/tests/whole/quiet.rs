@@ -47,3 +47,34 @@ fn own_transitions_stay_out_of_the_log_and_anybody_elses_change_starts_a_row_at_
         rider.still_runs();
     });
 }
+
+#[test]
+fn an_order_of_a_person_is_heard_by_an_orchestrator_that_keeps_its_own_transitions_out_of_the_log() {
+    let scene = Scene::start();
+    let endpoint = Endpoint::alone(|_, _| Play::Answer);
+    let stages = [stage("PRICING", &endpoint.address(), None, "")];
+    // No sweep may bring it.
+    let mut rider = scene.rider("rider", work(&stages) + "[periods]\nsweep = \"10m\"\n");
+    rider.setup();
+    rider.start_ready();
+    scene.db.run(
+        "INSERT INTO pending_work (group_id, quote_id, stage, stage_state, attempt_count, next_attempt_at, payload)
+         VALUES ('g', 'parked', 'PRICING', 'NON_RESUMABLE', 5, NULL, '{}'), ('g', 'later', 'PRICING', 'RETRY', 1, now() + interval '1 day', '{}'),
+                ('g', 'unwanted', 'PRICING', 'RETRY', 1, now() + interval '1 day', '{}')",
+    );
+    wait_until("those that wait for their time are known", || rider.metric("postrider_open_rows") == 2);
+    let order = |verb: &str, quote: &str| {
+        let ended = rider.end_of(&["work", verb, "g", quote, "--why", "a test"]);
+        assert!(ended.status.success(), "{verb}: {}", String::from_utf8_lossy(&ended.stderr));
+    };
+    order("resume", "parked");
+    wait_until("the parked row is asked for", || endpoint.requests().len() == 1);
+    order("retry", "later");
+    wait_until("the waiting row is asked for", || endpoint.requests().len() == 2);
+    order("cancel", "unwanted");
+    wait_until("nothing is known any more", || rider.metric("postrider_open_rows") == 0);
+    let states = "SELECT string_agg(quote_id || ' ' || stage_state, ', ' ORDER BY quote_id) FROM pending_work";
+    assert_eq!(scene.db.text(states), "later DONE, parked DONE, unwanted CANCELLED");
+    assert_eq!(rider.metric("postrider_sweep_hits_total"), 0);
+    rider.still_runs();
+}

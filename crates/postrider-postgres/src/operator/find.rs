@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::work::{StageName, StageState, WorkKey};
+use postrider_core::work::{DefinitionName, StageName, StageState, WorkKey};
 
 use super::{Operator, WorkRow};
 use crate::client::Parameters;
@@ -15,6 +15,8 @@ use crate::work_table::layout::{Column, key_parameters, micros};
 pub struct RowFilter {
     pub stage: Option<StageName>,
     pub state: Option<StageState>,
+    /// Rows without a definition have none of these.
+    pub definition: Option<DefinitionName>,
     /// A pattern of LIKE that `last_error` matches.
     pub reason_like: Option<String>,
     /// They were last written longer ago than this.
@@ -99,6 +101,10 @@ impl Operator {
                 Box::new(layout.states.word(state).to_owned()),
             );
         }
+        if let Some(definition) = &filter.definition {
+            let text = format!("{}::text = ?::text", layout.definition.value());
+            condition(&text, Box::new(definition.as_str().to_owned()));
+        }
         if let Some(pattern) = &filter.reason_like {
             condition(&format!("{} LIKE ?::text", layout.last_error.value()), Box::new(pattern.clone()));
         }
@@ -121,8 +127,14 @@ impl Operator {
 
     fn columns(&self) -> String {
         let layout = &self.layout;
+        // A table that keeps no hash cannot tell.
+        let sent = if layout.request_hash.is_there() {
+            format!("t.{} IS NOT NULL", layout.request_hash.name)
+        } else {
+            "true".to_owned()
+        };
         format!(
-            "{}, {}::text, t.{updated}::text, extract(epoch FROM now() - t.{updated})::float8",
+            "{}, {}::text, {sent}, t.{updated}::text, extract(epoch FROM now() - t.{updated})::float8",
             layout.version_columns(),
             layout.last_error.value(),
             updated = layout.updated_at.name,
@@ -139,6 +151,7 @@ impl Operator {
             Ok(WorkRow {
                 version: layout.read_version(row, 0)?,
                 reason: cells.take(&layout.last_error)?,
+                was_sent: cells.take(&layout.request_hash)?,
                 updated_at: cells.take(&layout.updated_at)?,
                 age_seconds: cells.take(&layout.updated_at)?,
             })

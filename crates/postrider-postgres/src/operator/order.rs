@@ -49,6 +49,8 @@ impl Operator {
         parameters.push(Box::new(note.who.clone()));
         parameters.push(Box::new(note.why.clone()));
         parameters.push(Box::new(note.evidence.clone()));
+        parameters.push(Box::new(ordered.definition.as_ref().map(|definition| definition.as_str().to_owned())));
+        parameters.push(Box::new(ordered.keeps_time));
         let text = statement(layout, ordered.raises_epoch);
         let written = guarded::run(&self.connection, &text, rows, &parameters).await?;
         let fence = |(row, answer): &(&WorkRow, tokio_postgres::Row)| {
@@ -89,7 +91,14 @@ fn statement(layout: &Layout, raises_epoch: bool) -> Arc<str> {
         state = layout.stage_state.name,
         fence = layout.fence.name,
         // Which of these are written depends on the table's columns; the server wants each parameter to stand somewhere.
-        all = format_args!("num_nonnulls({}, {}, {}) > 0", scalar(4, "bool"), scalar(5, "bool"), scalar(6, "text")),
+        all = format_args!(
+            "num_nonnulls({}, {}, {}, {}, {}) > 0",
+            scalar(4, "bool"),
+            scalar(5, "bool"),
+            scalar(6, "text"),
+            scalar(11, "text"),
+            scalar(12, "bool")
+        ),
         order = layout.key_list(),
         change = change(layout, raises_epoch, scalar),
         returned = history::returned(layout, &told),
@@ -112,11 +121,18 @@ fn change(layout: &Layout, raises_epoch: bool, scalar: impl Fn(usize, &str) -> S
         (deferral_count, count(&deferral_count.name)),
         // Whoever held the row before can no longer write it.
         (&layout.fence, format!("t.{} + 1", layout.fence.name)),
-        (&layout.next_attempt_at, "NULL".to_owned()),
+        (
+            &layout.next_attempt_at,
+            format!("CASE WHEN {} THEN t.{} END", scalar(12, "bool"), layout.next_attempt_at.name),
+        ),
         (&layout.lease_until, "NULL".to_owned()),
         (&layout.lease_owner, "NULL".to_owned()),
         (request_hash, format!("CASE WHEN {} THEN NULL ELSE t.{} END", scalar(4, "bool"), request_hash.name)),
         (closed_at, format!("CASE WHEN {} THEN now() ELSE t.{} END", scalar(5, "bool"), closed_at.name)),
+        (
+            &layout.definition,
+            format!("coalesce({}::{}, t.{})", scalar(11, "text"), layout.definition.type_name, layout.definition.name),
+        ),
         (&layout.last_error, format!("coalesce({}, t.{})", scalar(6, "text"), layout.last_error.name)),
         (&layout.updated_at, "now()".to_owned()),
     ];

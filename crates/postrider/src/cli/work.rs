@@ -3,6 +3,7 @@
 mod cancel;
 mod give;
 mod ls;
+mod migrate;
 mod reexecute;
 mod resolve;
 mod resume;
@@ -38,6 +39,7 @@ enum Verb {
     Cancel(cancel::Cancel),
     Reexecute(reexecute::Reexecute),
     Resolve(resolve::Resolve),
+    Migrate(migrate::Migrate),
 }
 
 /// Which table, under whose name, and how it is told.
@@ -64,6 +66,7 @@ impl Work {
             Verb::Cancel(verb) => verb.obey(),
             Verb::Reexecute(verb) => verb.obey(),
             Verb::Resolve(verb) => verb.obey(),
+            Verb::Migrate(verb) => verb.obey(),
         }
     }
 
@@ -77,6 +80,7 @@ impl Work {
             Verb::Cancel(verb) => verb.place.json,
             Verb::Reexecute(verb) => verb.place.json,
             Verb::Resolve(verb) => verb.place.json,
+            Verb::Migrate(verb) => verb.place.json,
         }
     }
 }

@@ -76,8 +76,9 @@ impl Rows {
         match (self.key.is_empty(), filter.is_empty()) {
             (false, true) => Ok(Chosen::One(key_of(work, &self.key)?, self.fence)),
             (true, false) => Ok(Chosen::All(filter)),
-            (true, true) => Err(Error::new(ErrorKind::Configuration, "neither a key nor a filter is given")
-                .with_hint("Name one row by its key, or many by --stage, --state, --reason-like or --older-than.")),
+            (true, true) => Err(Error::new(ErrorKind::Configuration, "neither a key nor a filter is given").with_hint(
+                "Name one row by its key, or many by --stage, --state, --definition, --reason-like or --older-than.",
+            )),
             (false, false) => Err(Error::new(ErrorKind::Configuration, "both a key and a filter are given")
                 .with_hint("Name one row by its key, or many by a filter.")),
         }
@@ -165,6 +166,10 @@ impl Giving<'_> {
         for row in rows {
             match self.order.judge(&row.version) {
                 Err(unfit) => tally.refuse(reason(unfit), row.version.key),
+                // Another stage's name makes another key, and the receiver cannot tell it from new work.
+                Ok(Ordered { stage: Some(_), definition: Some(_), .. }) if row.was_sent => {
+                    tally.refuse("it may have been asked for under its stage's name", row.version.key);
+                }
                 Ok(_) if expired.contains_key(&row.version.key) => {
                     since = expired.remove(&row.version.key);
                     tally.refuse("the idempotency key has expired", row.version.key);
@@ -233,6 +238,8 @@ fn reason(unfit: Unfit) -> &'static str {
         Unfit::Running => "the work row is being executed",
         Unfit::State => "the order is not for rows in this state",
         Unfit::SameStage => "the work row is in that stage already",
+        Unfit::SameDefinition => "the work row is under that definition already",
+        Unfit::StageGone => "that definition has no such stage: say with --rename what it is called there",
     }
 }
 

@@ -5,7 +5,7 @@ use crate::cli::block_on;
 use crate::config::Span;
 use crate::{exit, output};
 use postrider_core::error::Result;
-use postrider_core::work::StageState;
+use postrider_core::work::{DefinitionName, StageState};
 use postrider_postgres::{Access, RowFilter};
 use serde_json::{Value, json};
 
@@ -33,6 +33,9 @@ pub(super) struct Filter {
     /// Rows in this state: PENDING, RETRY, RUNNING, NON_RESUMABLE, UNKNOWN and so on.
     #[arg(long, value_parser = state_of)]
     state: Option<StageState>,
+    /// Rows that are under this definition.
+    #[arg(long, value_name = "NAME@VERSION")]
+    definition: Option<String>,
     /// Rows whose reason (`last_error`) matches this pattern of LIKE, as in 'PERMANENT%'.
     #[arg(long, value_name = "PATTERN")]
     reason_like: Option<String>,
@@ -50,6 +53,7 @@ impl Filter {
         Ok(RowFilter {
             stage: self.stage.as_deref().map(|stage| stage_of(work, stage)).transpose()?,
             state: self.state,
+            definition: self.definition.as_deref().map(DefinitionName::new),
             reason_like: self.reason_like.clone(),
             older_than: self.older_than.map(|span| span.0),
         })
