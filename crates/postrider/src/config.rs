@@ -10,6 +10,7 @@ mod table;
 mod typed;
 
 pub(crate) use meaning::Configuration;
+pub(crate) use meaning::declared::{Declared, Effect};
 pub(crate) use meaning::sink::{HttpTarget, Sink, Target};
 pub(crate) use meaning::work::Work;
 pub(crate) use problem::Problem;

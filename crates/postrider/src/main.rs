@@ -8,6 +8,7 @@ mod connect;
 mod console;
 mod exit;
 mod explain;
+mod lint;
 mod log;
 mod output;
 mod reading;

@@ -2,10 +2,11 @@
 
 use crate::cli::{ConfigurationFile, block_on};
 use crate::config::{self, Configuration, Unusable, Work};
+use crate::lint::{self, Lint};
 use crate::succession::{self, GAP_HINT, describe, look};
 use crate::{exit, output, wiring};
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::stage::{Gone, StageClass, Step};
+use postrider_core::stage::{Gone, Step};
 use postrider_postgres::{Finding, Severity, Subject};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -153,24 +154,19 @@ async fn look_at(configuration: &Configuration) -> Vec<Item> {
             Err(error) => Item::wrong(&part, error),
         });
     }
-    items.extend(configuration.work.iter().flat_map(keys_without_end));
+    items.extend(configuration.work.iter().flat_map(lints_of));
     items
 }
 
-/// Stages whose receiver keeps its answers, nobody knows how long.
-fn keys_without_end(work: &Work) -> impl Iterator<Item = Item> {
-    let unknown = work
-        .definitions
-        .steps()
-        .filter(|(step, policy)| policy.class == StageClass::Keyed && !work.key_retention.contains_key(step));
-    unknown.map(|(step, _)| Item {
-        part: format!("stage {step}"),
-        verdict: Verdict::Remark {
-            word: "note",
-            code: ErrorKind::Configuration.code(),
-            sentence: "Nothing says how long its receiver keeps an idempotency key: `postrider work resume` asks again however late.".to_owned(),
-            hint: "Add `key_retention = \"…\"` to the stage.".to_owned(),
-        },
+/// What is said of the stages, and may not be meant.
+fn lints_of(work: &Work) -> impl Iterator<Item = Item> {
+    lint::lints(work).into_iter().map(|Lint { step, severity, sentence, hint }| {
+        let word = match severity {
+            lint::Severity::Warning => "warning",
+            lint::Severity::Note => "note",
+        };
+        let code = ErrorKind::Configuration.code();
+        Item { part: format!("stage {step}"), verdict: Verdict::Remark { word, code, sentence, hint } }
     })
 }
 

@@ -1,5 +1,6 @@
 //! What a configuration means: valid by construction, every default filled in.
 
+pub(crate) mod declared;
 mod endpoint;
 mod mapping;
 mod pace;

@@ -133,6 +133,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         serial = false
         priority = 0
         request_size = "16MiB"
+        entry = true
     "#;
     let left_out = r#"
         source = { url = "postgres://u@h/d" }

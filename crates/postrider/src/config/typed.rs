@@ -326,6 +326,13 @@ typed_table! {
         /// asked again by `postrider work resume`: the work could be done a second time.
         /// Default: for ever.
         key_retention: Span,
+        /// Rows begin in this stage: the application inserts them here. `postrider check` tells of a stage that no other leads to.
+        /// Default: `true` for the first stage, else `false`.
+        entry: bool,
+        /// What the receiver does, as far as you say it: `"database"`, it writes to its own; `"external"`, it calls somebody else;
+        /// `"irreversible"`, it cannot be taken back. One word or a list. `postrider check` tells where that does not go well together.
+        /// Default: nothing is said.
+        effects: Names,
         /// Pause between attempts: a random share of `first`, doubled with each attempt, at most `max`.
         backoff: Backoff,
         /// Requests in flight at once.

@@ -1,6 +1,7 @@
 //! The meaning of the work table and its stages.
 
 use crate::config::meaning::Reader;
+use crate::config::meaning::declared::Declared;
 use crate::config::meaning::endpoint::Access;
 use crate::config::place::{At, Place};
 use crate::config::quantity::Span;
@@ -39,6 +40,8 @@ pub(crate) struct Work {
     pub(crate) endpoints: BTreeMap<Step, Endpoint>,
     /// How long the receivers of steps keep a key, where that is known.
     pub(crate) key_retention: BTreeMap<Step, Duration>,
+    /// What is said of steps for `check` alone.
+    pub(crate) declared: BTreeMap<Step, Declared>,
     /// What endpoints take over all their stages, by origin.
     pub(crate) endpoint_policies: BTreeMap<Arc<str>, EndpointPolicy>,
 }
@@ -59,6 +62,7 @@ struct Found {
     counts_deferrals: bool,
     endpoints: BTreeMap<Step, Endpoint>,
     key_retention: BTreeMap<Step, Duration>,
+    declared: BTreeMap<Step, Declared>,
 }
 
 /// Where a stage's parts stand, for what is only wrong when all stages are looked at together.
@@ -108,7 +112,7 @@ impl Reader<'_> {
         }
         let graphs = || std::iter::once(&graph).chain(earlier.iter().map(|(_, graph)| graph));
         let step_count: usize = graphs().flatten().map(|graph| graph.stages().count()).sum();
-        let Found { endpoints, key_retention, .. } = found;
+        let Found { endpoints, key_retention, declared, .. } = found;
         let all_known = graphs().all(Option::is_some) && endpoints.len() == step_count;
         let origins: Vec<&str> = endpoints.values().map(Endpoint::origin).collect();
         let endpoint_policies = self.endpoint_policies(work.endpoint, all_known.then_some(&origins));
@@ -126,6 +130,7 @@ impl Reader<'_> {
             fair_by,
             definitions,
             key_retention,
+            declared,
             endpoints,
             endpoint_policies,
         })
@@ -174,7 +179,8 @@ impl Reader<'_> {
         let mut policies = Vec::new();
         let mut places = Vec::new();
         let mut incomplete = false;
-        for At { value: mut stage, place } in typed_stages {
+        for (number, At { value: mut stage, place }) in typed_stages.into_iter().enumerate() {
+            let declared = self.declared(number == 0, stage.entry.take(), stage.effects.take());
             let kept = stage.key_retention.take().map(|kept| self.key_retention(kept, found.has_history));
             if let Some(deferrals) = stage.deferrals.as_ref().filter(|_| !found.counts_deferrals) {
                 self.problems.report_with_hint(
@@ -191,6 +197,7 @@ impl Reader<'_> {
                     places.push(StagePlaces { name: policy.name.clone(), table: place, next });
                     let step = Step { definition: name.clone(), stage: policy.name.clone() };
                     found.key_retention.extend(kept.map(|kept| (step.clone(), kept)));
+                    found.declared.insert(step.clone(), declared);
                     found.endpoints.extend(endpoint.map(|endpoint| (step, endpoint)));
                     policies.push(policy);
                 }
