@@ -6,6 +6,7 @@ use postrider_tests::model::{Bounds, Finding, Mistake, Searched, replay, rules, 
 /// One row, and any two things that can go wrong.
 const ONE_ROW: Bounds = Bounds {
     rows: 1,
+    same_tx: false,
     misfortunes: 2,
     crashes: 2,
     losses: 2,
@@ -136,4 +137,39 @@ fn a_key_that_changes_with_the_attempt_is_found() {
 #[test]
 fn rows_that_nobody_takes_over_are_found() {
     finds(&[Mistake::NoTakeOver], ONE_ROW, Finding::Stuck);
+}
+
+/// The first stage's receiver moves its row on; the fence alone keeps it from doing its work twice.
+const MOVED_ON: Bounds = Bounds { same_tx: true, ..ONE_ROW };
+
+#[test]
+fn no_state_of_a_row_that_its_receiver_moves_on_breaks_an_invariant() {
+    assert!(holds("one row, moved on by its receiver", MOVED_ON, &[]).whole);
+    let two = Bounds { rows: 2, misfortunes: 1, ..MOVED_ON };
+    assert!(holds("two rows, moved on by their receiver", two, &[]).whole);
+}
+
+#[test]
+fn a_receiver_that_commits_past_its_refusal_is_found() {
+    finds(&[Mistake::StaleIsCommitted], MOVED_ON, Finding::EffectTwice);
+}
+
+#[test]
+fn an_advance_that_keeps_the_fence_is_found() {
+    finds(&[Mistake::AdvanceKeepsFence], MOVED_ON, Finding::FenceTwice);
+}
+
+/// The guards are a second line: an outcome that is written beside an advance is refused by them, and found without them.
+#[test]
+fn a_checkpoint_beside_an_advance_is_refused_by_its_guard_and_found_without_it() {
+    let beside = Mistake::CheckpointBesideAdvance;
+    assert!(holds("a checkpoint beside an advance", MOVED_ON, &[beside]).whole);
+    let unguarded = [
+        beside,
+        Mistake::CheckpointIgnoresStage,
+        Mistake::CheckpointIgnoresFence,
+        Mistake::CheckpointIgnoresOwner,
+        Mistake::CheckpointIgnoresState,
+    ];
+    finds(&unguarded, MOVED_ON, Finding::WrittenByStranger);
 }

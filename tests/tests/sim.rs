@@ -44,6 +44,16 @@ fn a_claim_that_keeps_the_fence_breaks_i3() {
 }
 
 #[test]
+fn a_receiver_that_commits_past_its_refusal_breaks_i1() {
+    find(Bug::AdvanceSwallowed, Invariant::I1, Scenario::default());
+}
+
+#[test]
+fn a_checkpoint_beside_an_advance_breaks_i3() {
+    find(Bug::CheckpointBesideAdvance, Invariant::I3, Scenario::default());
+}
+
+#[test]
 fn a_checkpoint_without_its_guard_breaks_i4() {
     find(Bug::CheckpointUnguarded, Invariant::I4, Scenario::default());
 }

@@ -9,6 +9,7 @@ use super::state::{Sight, State, Task, Verdict, Version, owner_of};
 use postrider_core::guard;
 use postrider_core::history::{Cause, Invariant, Record, Rules, StageRule, WorkStep};
 use postrider_core::ports::{Checkpoint, ClaimRequest, Transition};
+use postrider_core::stage::Next;
 use postrider_core::time::Timestamp;
 use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use std::sync::LazyLock;
@@ -24,6 +25,8 @@ const NAMES: [&str; STAGES] = ["PRICING", "APPROVAL"];
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
     pub rows: usize,
+    /// The receiver of the first stage moves its row on itself, and keeps no keys.
+    pub same_tx: bool,
     /// So many in all; each kind has a bound of its own beside.
     pub misfortunes: u8,
     pub crashes: u8,
@@ -53,6 +56,12 @@ pub enum Mistake {
     AttemptsUncounted,
     KeyPerAttempt,
     NoTakeOver,
+    /// A receiver catches that its request is stale, and commits its work.
+    StaleIsCommitted,
+    /// A receiver moves its row on and does not raise the fence.
+    AdvanceKeepsFence,
+    /// An executor writes an outcome although the receiver has moved the row on.
+    CheckpointBesideAdvance,
 }
 
 /// A broken promise.
@@ -247,9 +256,14 @@ impl Model<'_> {
             Task::Answered(_) => steps.extend(fates.iter().map(|fate| Step::Write { executor, row, fate: *fate })),
             Task::Holding { stage, deferrals, .. } => {
                 let last = usize::from(stage) == STAGES - 1;
-                let mut answers = vec![Answer::Done { chained: true }, Answer::Lost];
-                if !last {
+                let chains = !self.is_same_tx(stage);
+                let mut answers = vec![Answer::Done { chained: chains }];
+                if !last && chains {
                     answers.push(Answer::Done { chained: false });
+                }
+                // Where the row has the first word, an answer that nobody heard is as good as one that was.
+                if chains || state.left.losses > 0 {
+                    answers.push(Answer::Lost);
                 }
                 if deferrals < DEFERRAL_LIMIT {
                     answers.push(Answer::Later);
@@ -257,6 +271,10 @@ impl Model<'_> {
                 steps.extend(answers.into_iter().map(|answer| Step::Call { executor, row, answer }));
             }
         }
+    }
+
+    fn is_same_tx(&self, stage: u8) -> bool {
+        self.bounds.same_tx && stage == 0
     }
 
     /// What an executor makes of a row that it has nothing to do with yet.
@@ -432,7 +450,22 @@ impl World<'_> {
 
     fn call(&mut self, executor: usize, row: usize, answer: Answer) {
         let Task::Holding { stage, fence, attempt, .. } = self.state.executors[executor].tasks[row] else { return };
-        self.receive(row, (stage, fence, attempt), answer != Answer::Later);
+        let same_tx = self.model.is_same_tx(stage);
+        if same_tx && answer == Answer::Lost {
+            // The receiver is slow: it ends its transaction after the request was given up.
+            self.spend(|left| &mut left.losses);
+            let owner = self.state.owner(executor);
+            self.state.orphans.push(Orphan { row, owner, message: Message::Request { stage, fence, attempt } });
+        } else {
+            self.receive(row, (stage, fence, attempt), answer != Answer::Later);
+        }
+        let seen = full(row, &self.state.rows[row].version);
+        let is_ours = seen.fence == fence && seen.state == StageState::Running;
+        if same_tx && !is_ours && !self.model.has(Mistake::CheckpointBesideAdvance) {
+            // The row has the first word: it was moved on, or somebody else has it.
+            self.state.executors[executor].tasks[row] = Task::Idle;
+            return;
+        }
         let verdict = match answer {
             Answer::Done { chained } => Verdict::Done { chained },
             Answer::Later => Verdict::Defer,
@@ -454,10 +487,16 @@ impl World<'_> {
             attempt: attempt.into(),
             fence,
         });
+        let same_tx = self.model.is_same_tx(stage_number);
+        let moves = same_tx && works && self.may_advance(number, (stage_number, fence));
         let row = &mut self.state.rows[number];
         row.requests[place] += 1;
         let beyond = row.requests[place] > row.requests_max[place];
-        let effect = works && (row.effects[place] == 0 || per_attempt);
+        let effect = if same_tx {
+            moves || works && self.model.has(Mistake::StaleIsCommitted)
+        } else {
+            works && (row.effects[place] == 0 || per_attempt)
+        };
         row.effects[place] = row.effects[place].saturating_add(u8::from(effect)).min(2);
         let twice = effect && row.effects[place] > 1;
         self.found.extend(beyond.then_some(Finding::RequestBeyondLimit));
@@ -465,6 +504,27 @@ impl World<'_> {
         if effect {
             self.record(|| Record::EffectCommitted { work: work() });
         }
+        if moves {
+            self.advance(number, stage_number);
+        }
+    }
+
+    fn may_advance(&self, row: usize, (stage_number, fence): (u8, i64)) -> bool {
+        guard::may_advance(&full(row, &self.state.rows[row].version), &stage(stage_number), fence)
+    }
+
+    /// The receiver moves the row on, in the transaction of its work.
+    fn advance(&mut self, row: usize, from: u8) {
+        let before = self.state.rows[row].version;
+        let next = stage(from + 1);
+        let mut after = compact(&guard::after_advance(&full(row, &before), &Next::Stage(next.clone())));
+        if self.model.has(Mistake::AdvanceKeepsFence) {
+            after.fence = before.fence;
+        }
+        self.settle(row, after, None);
+        let fence = self.state.rows[row].version.fence;
+        self.record(|| Record::FenceRaised { key: key(row), fence });
+        self.record(|| Record::StageEntered { key: key(row), stage: next, cause: Cause::Success });
     }
 
     fn write(&mut self, executor: usize, row: usize, fate: Fate) {

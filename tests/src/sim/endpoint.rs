@@ -1,11 +1,13 @@
 //! The receivers of the four stages, and the way to them.
 //!
-//! Two know their work by its natural key, two store their answers under the idempotency key; one of these makes an external
-//! call and keeps its own intents. They go on whatever becomes of the caller.
+//! One moves its row on in the transaction of its work, one knows its work by its natural key, two store their answers under the idempotency
+//! key; one of these makes an external call and keeps its own intents. They go on whatever becomes of the caller.
 
+use super::database::Database;
 use super::faults::{Fault, Point, Side};
 use super::shared::{Bug, Process, Sim};
 use super::stage_set::{self, EXTERNAL};
+use super::work_table::advance;
 use crate::port_tests::stage_caller::Play;
 use postrider_core::history::{Record, WorkStep};
 use postrider_core::outcome::{Answer, Declared, Lost, NotSent, Outcome};
@@ -22,6 +24,8 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub struct Receivers {
     sim: Arc<Sim>,
+    /// Where the work rows are.
+    database: Arc<Database>,
     state: Mutex<Known>,
     /// How the next request is met, where that is not left to chance.
     script: Mutex<Option<Play>>,
@@ -98,8 +102,9 @@ impl StageCaller for FakeCaller {
 }
 
 impl Receivers {
-    pub fn new(sim: &Arc<Sim>) -> Arc<Receivers> {
-        Arc::new(Receivers { sim: sim.clone(), state: Mutex::default(), script: Mutex::default() })
+    pub fn new(sim: &Arc<Sim>, database: &Arc<Database>) -> Arc<Receivers> {
+        let (sim, database) = (sim.clone(), database.clone());
+        Arc::new(Receivers { sim, database, state: Mutex::default(), script: Mutex::default() })
     }
 
     /// Decides how the next request is met.
@@ -185,6 +190,10 @@ impl Receivers {
                 return answered(status, declared, retry_after);
             }
         }
+        if stage_set::class(call.stage.as_str()) == StageClass::SameTx {
+            sim.clock.sleep(delay).await;
+            return self.move_on(&request, call.fence).await;
+        }
         if let Some(outcome) = self.replay(&request) {
             sim.latency().await;
             return outcome;
@@ -199,6 +208,25 @@ impl Receivers {
         let outcome = if known { self.commit(&request) } else { answered(500, None, None) };
         self.state().running.remove(&request.key);
         outcome
+    }
+
+    /// Work and row in one transaction; the row's lock is waited for.
+    async fn move_on(&self, request: &Request, fence: i64) -> Outcome {
+        let sim = &self.sim;
+        let next = stage_set::next(request.work.stage.as_str());
+        if advance(&self.database, &request.work, fence, &next).await {
+            let speaks = !request.fingerprint.is_multiple_of(3);
+            return answered(200, speaks.then_some(Declared::Done), None);
+        }
+        sim.count(Fault::AdvanceStale);
+        if sim.has(Bug::AdvanceSwallowed) {
+            sim.record(Record::EffectCommitted { work: request.work.clone() });
+        }
+        match sim.below(3) {
+            0 => answered(409, Some(Declared::AlreadyDone), None),
+            1 => answered(409, None, None),
+            _ => answered(412, Some(Declared::Stale), None),
+        }
     }
 
     /// Half of the keys' receivers look at the fence, too.

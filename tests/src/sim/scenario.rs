@@ -87,7 +87,7 @@ impl Scenario {
     async fn live(self, seed: u64, clock: Clock) -> Report {
         let sim = Sim::new(seed, clock, self.bug, self.fault_rate);
         let database = Database::new(&sim, PROCESSES);
-        let receivers = Receivers::new(&sim);
+        let receivers = Receivers::new(&sim, &database);
         let troubles = Arc::new(Mutex::new(Vec::new()));
         let faults_end = 4_000_000 + sim.below(4_000_000);
         let machines: Vec<Arc<Machine>> = (0..PROCESSES)

@@ -27,12 +27,16 @@ const AWAITS_AT_ONCE_MAX: u32 = 20_000;
 pub enum Bug {
     /// I1: receivers do the work for every request.
     ReceiverIgnoresKeys,
+    /// I1: a receiver that comes too late to move its row on commits its work all the same.
+    AdvanceSwallowed,
     /// I2: a submission is neither in the log nor among the open rows.
     RowForgotten,
     /// I2: a sink takes one event in many for settled and does not have it.
     SinkLoses,
     /// I3: a claim leaves the fence as it is.
     ClaimKeepsFence,
+    /// I3: an outcome is written although the receiver has moved the row on.
+    CheckpointBesideAdvance,
     /// I4: a checkpoint is written whoever holds the row.
     CheckpointUnguarded,
     /// I5: a repeated request gets a fresh answer instead of the stored one.

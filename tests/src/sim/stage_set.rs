@@ -13,6 +13,9 @@ pub const EXTERNAL: &str = "BINDING";
 /// Where all of them are called.
 pub const ENDPOINT: &str = "http://core";
 
+/// The stage whose receiver moves the row on in the transaction of its work, and keeps no keys.
+pub const MOVED_ON: &str = "PRICING";
+
 /// The stage that runs one row of a group at a time.
 const SERIAL: &str = "APPROVAL";
 
@@ -20,7 +23,20 @@ pub const TIMEOUT: Duration = Duration::from_millis(500);
 pub const LEASE: Duration = Duration::from_millis(1_500);
 
 pub fn class(stage: &str) -> StageClass {
-    if matches!(stage, "PRICING" | "ISSUING") { StageClass::Natural } else { StageClass::Keyed }
+    match stage {
+        "ISSUING" => StageClass::Natural,
+        MOVED_ON => StageClass::SameTx,
+        _ => StageClass::Keyed,
+    }
+}
+
+/// Where a row goes from a stage.
+pub fn next(stage: &str) -> Next {
+    after(STAGES.iter().position(|name| *name == stage).expect("a stage of the simulation"))
+}
+
+fn after(place: usize) -> Next {
+    Next::of(STAGES.get(place + 1).copied().unwrap_or(END))
 }
 
 /// The definition that all rows get.
@@ -31,7 +47,7 @@ pub fn definitions(attempt_limit: u32) -> Definitions {
         name: StageName::new(name),
         class: class(name),
         endpoint: ENDPOINT.into(),
-        next: vec![Next::of(STAGES.get(place + 1).copied().unwrap_or(END))],
+        next: vec![after(place)],
         attempt_limit,
         deferral_limit: Some(50),
         timeout: TIMEOUT,

@@ -3,18 +3,21 @@
 use super::database::{Database, Stored};
 use super::faults::{Fault, Point, Side};
 use super::shared::{Bug, Process, Sim, disconnected, transient};
+use super::stage_set::MOVED_ON;
 use postrider_core::error::Result;
 use postrider_core::guard::{self, HashAfter};
-use postrider_core::history::{Cause, Record};
+use postrider_core::history::{Cause, Record, WorkStep};
 use postrider_core::paused::Paused;
 use postrider_core::ports::{
     BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, OpenRows, Reading, Transition, WorkTable,
 };
 use postrider_core::snapshot::Snapshot;
+use postrider_core::stage::Next;
 use postrider_core::work::{OwnerId, StageState, WorkKey, WorkVersion};
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::oneshot;
 
 #[derive(Debug)]
@@ -226,7 +229,11 @@ async fn checkpoint(database: Arc<Database>, owner: OwnerId, checkpoints: Vec<Ch
     let asked = checkpoints.into_iter().map(|checkpoint| (checkpoint.key.clone(), checkpoint)).collect();
     let judge = |stored: &Stored, checkpoint: &Checkpoint| {
         let before = &stored.version;
-        if !guard::may_checkpoint(before, checkpoint, owner) && !sim.has(Bug::CheckpointUnguarded) {
+        let beside = sim.has(Bug::CheckpointBesideAdvance)
+            && checkpoint.stage.as_str() == MOVED_ON
+            && guard::has_advanced(before, &checkpoint.stage, checkpoint.fence);
+        let passes = guard::may_checkpoint(before, checkpoint, owner);
+        if !passes && !beside && !sim.has(Bug::CheckpointUnguarded) {
             return None;
         }
         let request_hash = match guard::hash_after(before, &checkpoint.transition) {
@@ -299,4 +306,32 @@ pub async fn cancel(database: &Arc<Database>, key: WorkKey) {
         sim.record(Record::Closed { key });
     };
     database.guarded_waiting(key, judge, note).await;
+}
+
+/// A receiver moves its row on in the transaction of its work. False: it comes too late, and its work is rolled back.
+pub async fn advance(database: &Arc<Database>, work: &WorkStep, fence: i64, next: &Next) -> bool {
+    let sim = database.sim.clone();
+    let moved = AtomicBool::new(false);
+    let judge = |stored: &Stored, (): &()| {
+        let before = &stored.version;
+        if !guard::may_advance(before, &work.stage, fence) {
+            return None;
+        }
+        let version = guard::after_advance(before, next);
+        let request_hash = stored.request_hash.clone().filter(|_| *next == Next::End);
+        Some((Stored { version, request_hash, ..stored.clone() }, before.state))
+    };
+    let note = |(): &(), stored: &Stored, before: &StageState| {
+        let (key, fence) = (stored.version.key.clone(), stored.version.fence);
+        sim.count(if *before == StageState::Running { Fault::Advanced } else { Fault::AdvancedLate });
+        sim.record(Record::EffectCommitted { work: work.clone() });
+        sim.record(Record::FenceRaised { key: key.clone(), fence });
+        sim.record(match next {
+            Next::Stage(stage) => Record::StageEntered { key, stage: stage.clone(), cause: Cause::Success },
+            Next::End => Record::Closed { key },
+        });
+        moved.store(true, Ordering::Relaxed);
+    };
+    database.guarded_waiting(work.key.clone(), judge, note).await;
+    moved.into_inner()
 }

@@ -189,7 +189,7 @@ impl stage_caller::Fixture for Calls {
 #[test]
 fn the_fake_stage_caller_is_one() {
     for_seeds(async |calm| {
-        let receivers = Receivers::new(&calm.sim);
+        let receivers = Receivers::new(&calm.sim, &calm.database);
         stage_caller::suite(&Calls(calm.sim, FakeCaller { process: calm.process, receivers })).await;
     });
 }
