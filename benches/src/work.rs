@@ -95,6 +95,7 @@ impl Load {
             rate: None,
             serial: false,
             priority: 0,
+            by_others: false,
             request_bytes_max: 16 << 20,
         }
     }

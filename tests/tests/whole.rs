@@ -14,6 +14,8 @@ mod idle;
 mod kills;
 mod life;
 mod mapping;
+mod moving;
+mod observe;
 mod outage;
 mod pauses;
 mod quiet;

@@ -70,6 +70,7 @@ impl Read {
             primary: Arc::new(PgPrimary::new(options, &self.slot)),
             routing: Arc::new(Routing::default()),
             work: None,
+            onlook: None,
             sinks: Vec::new(),
             world: Arc::new(SystemWorld::new(1)),
             telemetry: telemetry.clone(),

@@ -52,6 +52,7 @@ pub(super) fn objects(schema: &str, quiet: bool) -> SourceObjects {
         standby: false,
         quiet,
         same_tx: false,
+        observe: false,
         routing: Routing { work: Some(mapping(schema)), ..Routing::default() },
         history: true,
     }
@@ -124,6 +125,7 @@ impl Execute {
             primary: Arc::new(PgPrimary::new(options, &objects.slot)),
             routing: Arc::new(objects.routing),
             work: Some(WorkPart { settings, table, caller }),
+            onlook: None,
             sinks: Vec::new(),
             world: Arc::new(SystemWorld::new(1)),
             telemetry: Arc::new(Telemetry::default()),

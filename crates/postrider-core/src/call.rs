@@ -152,6 +152,7 @@ mod tests {
             rate: None,
             serial: false,
             priority: 0,
+            by_others: false,
             request_bytes_max,
         }
     }

@@ -3,7 +3,7 @@
 //! Takes and gives: a row version, what is known of the row, the server's time; an [`Observation`].
 //! Never: claims, waits, or trusts that the version is the newest.
 
-use crate::stage::{Definitions, Gone};
+use crate::stage::{Definitions, Gone, StagePolicy};
 use crate::time::Timestamp;
 use crate::work::{OwnerId, StageName, StageState, WorkVersion};
 
@@ -61,7 +61,7 @@ pub enum Observation {
     TakeOverAt(Timestamp, Option<OwnerId>),
     /// It is claimed in our name and we are not working on it: a reply was lost, and nothing was sent.
     Orphan,
-    /// Nothing for an executor to do in this state: closed, parked, unknown, waiting.
+    /// Nothing for an executor to do: closed, parked, unknown, waiting, or in a stage that others work on.
     Rest,
     /// Nobody can start it: the configuration lacks its definition or its stage.
     Gone(Gone),
@@ -85,8 +85,13 @@ pub fn observe(
     if version.closed {
         return Observation::Rest;
     }
+    let step = definitions.step(version.definition.as_ref(), &version.stage);
+    let policy = definitions.policy(&step);
+    if policy.is_ok_and(|policy| policy.by_others) {
+        return Observation::Rest;
+    }
     match version.state {
-        StageState::Pending | StageState::Retry => waiting(definitions, version, now),
+        StageState::Pending | StageState::Retry => waiting(policy, version, now),
         StageState::Running if version.lease_owner == Some(me) => Observation::Orphan,
         // A claim without a lease was not written by this protocol: nothing says that it still holds.
         StageState::Running => Observation::TakeOverAt(version.lease_until.unwrap_or(now), version.lease_owner),
@@ -101,9 +106,8 @@ pub fn observe(
     }
 }
 
-fn waiting(definitions: &Definitions, version: &WorkVersion, now: Timestamp) -> Observation {
-    let step = definitions.step(version.definition.as_ref(), &version.stage);
-    let policy = match definitions.policy(&step) {
+fn waiting(policy: Result<&StagePolicy, Gone>, version: &WorkVersion, now: Timestamp) -> Observation {
+    let policy = match policy {
         Ok(policy) => policy,
         Err(gone) => return Observation::Gone(gone),
     };
@@ -119,7 +123,7 @@ fn waiting(definitions: &Definitions, version: &WorkVersion, now: Timestamp) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::{Backoff, Next, StageClass, StageGraph, StagePolicy};
+    use crate::stage::{Backoff, Next, StageClass, StageGraph};
     use crate::work::{DefinitionName, WorkKey};
     use std::time::Duration;
 
@@ -142,6 +146,7 @@ mod tests {
             rate: None,
             serial: false,
             priority: 0,
+            by_others: false,
             request_bytes_max: 1 << 20,
         }])
         .expect("one stage");
@@ -212,6 +217,18 @@ mod tests {
         assert_eq!(seen(None, &row), Observation::Gone(Gone::Version));
         row.closed = true;
         assert_eq!(seen(None, &row), Observation::Rest);
+    }
+
+    #[test]
+    fn a_stage_that_others_work_on_is_at_rest_whatever_they_do() {
+        let mut theirs = definitions().steps().map(|(_, policy)| policy.clone()).collect::<Vec<_>>();
+        theirs.iter_mut().for_each(|policy| policy.by_others = true);
+        let definitions = Definitions::new(DefinitionName::new("quote@1"), StageGraph::new(theirs).expect("one stage"));
+        for state in StageState::ALL {
+            // A claim without a lease, of an owner that we do not know.
+            let seen = observe(&definitions, ME, None, &version(state, 1), NOW);
+            assert_eq!(seen, Observation::Rest, "{state:?}");
+        }
     }
 
     #[test]

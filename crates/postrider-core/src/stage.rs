@@ -73,6 +73,8 @@ pub struct StagePolicy {
     pub serial: bool,
     /// Among stages with due rows, one with a higher priority gets what there is first.
     pub priority: u32,
+    /// Somebody else works on the stage: none of its rows is claimed here, nor taken over.
+    pub by_others: bool,
     /// A request with a larger body does not leave: its row is parked.
     pub request_bytes_max: u64,
 }
@@ -295,6 +297,7 @@ mod tests {
             rate: None,
             serial: false,
             priority: 0,
+            by_others: false,
             request_bytes_max: 1 << 20,
         }
     }

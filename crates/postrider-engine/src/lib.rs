@@ -14,6 +14,7 @@ mod health;
 mod intake;
 mod ladder;
 mod limits;
+mod onlooker;
 mod pause;
 mod purge;
 mod run;
@@ -26,7 +27,8 @@ mod telemetry;
 mod world;
 
 pub use limits::Limits;
-pub use run::{Parts, SinkPart, WorkPart, run};
+pub use onlooker::{DelaySummary, Observed, ObservedStage};
+pub use run::{OnlookPart, Parts, SinkPart, WorkPart, run};
 pub use settings::{Ack, EndpointPolicy, Periods, Settings, UnfencedWrites, WhenFull, WorkSettings};
 pub use shutdown::Shutdown;
 pub use survey::{Survey, survey};

@@ -6,6 +6,7 @@ use crate::deliver::Delivering;
 use crate::executor::Executing;
 use crate::health::Health;
 use crate::intake::Intake;
+use crate::onlooker::Onlooking;
 use crate::purge::Purging;
 use crate::settings::{Ack, Settings, WhenFull, WorkSettings};
 use crate::settle::Ledger;
@@ -19,6 +20,7 @@ use postrider_core::ports::{
     Confirmer, Journal, JournalWriter, LogSource, PositionStore, Primary, Sink, StageCaller, Staging, WorkTable,
 };
 use postrider_core::route::Routing;
+use postrider_core::stage::Definitions;
 use postrider_core::time::Timestamp;
 use std::future::Future;
 use std::sync::Arc;
@@ -39,6 +41,8 @@ pub struct Parts {
     pub primary: Arc<dyn Primary>,
     pub routing: Arc<Routing>,
     pub work: Option<WorkPart>,
+    /// In the place of `work`: somebody else works on the rows, and we look on.
+    pub onlook: Option<OnlookPart>,
     pub sinks: Vec<SinkPart>,
     pub world: Arc<dyn World>,
     pub telemetry: Arc<Telemetry>,
@@ -50,6 +54,12 @@ pub struct WorkPart {
     pub settings: WorkSettings,
     pub table: Arc<dyn WorkTable>,
     pub caller: Arc<dyn StageCaller>,
+}
+
+/// What looking on needs.
+#[derive(Debug)]
+pub struct OnlookPart {
+    pub definitions: Definitions,
 }
 
 /// One consumer of events.
@@ -112,7 +122,8 @@ type LastWord = watch::Receiver<Option<Arc<dyn Confirmer>>>;
 
 fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<Result<()>>; 3]) -> LastWord {
     let [acting, confirming, reading] = sets;
-    let Parts { source, writer, staging, journal, positions, primary, routing, work, sinks, world, telemetry } = parts;
+    let Parts { source, writer, staging, journal, positions, primary, routing, work, onlook, sinks, world, telemetry } =
+        parts;
     let ledger = Ledger::default();
     let guard = Arc::new(AtomicBool::new(false));
     let asked = Arc::new(AtomicBool::new(false));
@@ -175,13 +186,41 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         };
         spawn(acting, settings, &stops.acting, |_, stop| deliver.run(stop));
     }
+    let log = FollowedLog { journal, positions, routing: work_routing, ledger, clock, world, telemetry };
+    start_work((work, onlook), log, reread, settings, (&stops.acting, acting));
+    last_word
+}
+
+/// The log as whoever follows the work rows has it, and where to say how far.
+struct FollowedLog {
+    journal: Arc<dyn Journal>,
+    positions: Arc<dyn PositionStore>,
+    routing: Arc<Routing>,
+    ledger: Ledger,
+    clock: ServerClock,
+    world: Arc<dyn World>,
+    telemetry: Arc<Telemetry>,
+}
+
+/// Starts the executor, or who looks on in its place.
+fn start_work(
+    (work, onlook): (Option<WorkPart>, Option<OnlookPart>),
+    log: FollowedLog,
+    reread: Arc<AtomicBool>,
+    settings: &Settings,
+    (stop, acting): (&Shutdown, &mut JoinSet<Result<()>>),
+) {
+    let FollowedLog { journal, positions, routing, ledger, clock, world, telemetry } = log;
+    let (limits, periods) = (settings.limits, settings.periods);
     if let Some(work) = work {
-        let (limits, periods, routing) = (settings.limits, settings.periods, work_routing);
         let execute =
             Executing { work, journal, positions, routing, ledger, reread, limits, periods, clock, world, telemetry };
-        spawn(acting, settings, &stops.acting, |_, stop| execute.run(stop));
+        spawn(acting, settings, stop, |_, stop| execute.run(stop));
+    } else if let Some(OnlookPart { definitions }) = onlook {
+        let period = periods.summary;
+        let onlook = Onlooking { definitions, period, journal, positions, routing, ledger, clock, world, telemetry };
+        spawn(acting, settings, stop, |_, stop| onlook.run(stop));
     }
-    last_word
 }
 
 fn start_purge(parts: &Parts, settings: &Settings, stops: &Stops, acting: &mut JoinSet<Result<()>>) {

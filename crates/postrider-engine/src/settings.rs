@@ -48,6 +48,8 @@ pub struct Periods {
     pub sweep: Duration,
     /// Between saves of the consumers' positions.
     pub positions: Duration,
+    /// Between the lines of the log in which an onlooker sums up what it saw.
+    pub summary: Duration,
 }
 
 impl Default for Periods {
@@ -57,6 +59,7 @@ impl Default for Periods {
             slot_health: Duration::from_secs(30),
             sweep: Duration::from_secs(60),
             positions: Duration::from_secs(1),
+            summary: Duration::from_secs(60),
         }
     }
 }

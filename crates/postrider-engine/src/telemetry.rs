@@ -4,6 +4,7 @@ mod stage_calls;
 
 pub use stage_calls::{BadEnd, LATE, StageCalls, StageHarm, StageTrouble, Streak};
 
+use crate::onlooker::Observed;
 use postrider_core::paused::{Paused, PausedPart};
 use postrider_core::ports::{Gap, StagedAmount};
 use postrider_core::position::{Lsn, Position};
@@ -15,6 +16,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Label of a series about one stage.
@@ -61,6 +63,21 @@ impl PausedLabel {
         let [stage, definition, endpoint] = part.columns().map(str::to_owned);
         PausedLabel { stage, definition, endpoint }
     }
+}
+
+/// Label of a series about rows of a stage that somebody else took. `seen`: `started`, or `ended` where no start was shown.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ObservedLabel {
+    pub stage: String,
+    pub seen: &'static str,
+}
+
+/// Label of a series about how long they waited. `quantile`: `0.5`, `0.99` or `1`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ObservedDelayLabel {
+    pub stage: String,
+    pub seen: &'static str,
+    pub quantile: &'static str,
 }
 
 /// All that the engine counts. Cheap to update from any task.
@@ -137,6 +154,16 @@ pub struct Telemetry {
     pub circuits_open: Family<EndpointLabel, Gauge>,
     /// 1 while a person holds back a stage or an endpoint.
     pub paused: Family<PausedLabel, Gauge>,
+    /// Rows that somebody else took, over all that the journal held since the start and holds: read anew at each start, so they are gauges.
+    pub observed_taken: Family<ObservedLabel, Gauge>,
+    /// How many seconds they had been due by then.
+    pub observed_delay: Family<ObservedDelayLabel, Gauge<f64, AtomicU64>>,
+    /// Rows that are due and that nobody has taken.
+    pub observed_waiting: Family<StageLabel, Gauge>,
+    /// For how many seconds the first of them has been due.
+    pub observed_longest_wait: Family<StageLabel, Gauge<f64, AtomicU64>>,
+    /// Attempts that began while another of the same row was under way.
+    pub observed_overlapping: Family<StageLabel, Gauge>,
     status: Mutex<Status>,
 }
 
@@ -163,6 +190,8 @@ pub struct Status {
     pub paused: Vec<Paused>,
     /// Rows that were parked since the start because nobody here can start them: how many, by the reason.
     pub refused: BTreeMap<String, u64>,
+    /// What an onlooker saw; `None` where we execute ourselves.
+    pub observed: Option<Observed>,
     /// What is on record as left out.
     pub gaps: Vec<Gap>,
     /// What the journal's lack of room costs or is about to cost, in sentences.
@@ -230,6 +259,19 @@ impl Telemetry {
         r.register("unseen_rows", "Open work rows whose commit is in the log and waits", self.unseen_rows.clone());
         r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());
         r.register("credentials_refused", "Changed credentials not usable", self.credentials_refused.clone());
+        r.register("observed_taken", "Rows that somebody else took", self.observed_taken.clone());
+        r.register("observed_delay_seconds", "How long they had been due by then", self.observed_delay.clone());
+        r.register("observed_waiting", "Rows that are due and that nobody has taken", self.observed_waiting.clone());
+        r.register(
+            "observed_longest_wait_seconds",
+            "How long the first of them has been due",
+            self.observed_longest_wait.clone(),
+        );
+        r.register(
+            "observed_overlapping",
+            "Attempts begun while another of the row was under way",
+            self.observed_overlapping.clone(),
+        );
         r.register("circuits_open", "1 while an endpoint's calls are held back", self.circuits_open.clone());
         r.register("paused", "1 while a person holds back a stage or an endpoint", self.paused.clone());
     }

@@ -22,6 +22,8 @@ pub struct SourceObjects {
     pub quiet: bool,
     /// Receivers of some stages move their rows on themselves, in their own transactions.
     pub same_tx: bool,
+    /// Somebody else works on the rows of the work table, and we look on: nothing of it is written.
+    pub observe: bool,
     pub routing: Routing,
     /// The attempts at work rows are told in the history.
     pub history: bool,

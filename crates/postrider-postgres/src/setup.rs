@@ -140,7 +140,7 @@ pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Result<V
     let SetupSettings { objects, role } = settings;
     objects.refuse_version(circumstances.major)?;
     let mut steps: Vec<Step> = objects.routing.outbox_tables.iter().filter_map(create_outbox).collect();
-    steps.extend(objects.routing.work.as_ref().and_then(create_work_table));
+    steps.extend(objects.routing.work.as_ref().filter(|_| !objects.observe).and_then(create_work_table));
     steps.extend(store_tables(objects).into_iter().map(create_store_table));
     if let (true, Some(mapping)) = (objects.quiet, &objects.routing.work) {
         steps.push(create_notices(mapping));
@@ -230,7 +230,9 @@ fn in_schema(schema: &str, statements: &str) -> String {
 fn create_publication(objects: &SourceObjects, circumstances: &Circumstances) -> Step {
     let mut tables: Vec<String> = objects.routing.outbox_tables.iter().map(outbox_name).collect();
     if let Some(mapping) = objects.routing.work.as_ref().filter(|_| !objects.quiet) {
-        tables.push(format!("{}{}", work_name(mapping), column_list(mapping, circumstances)));
+        // A table that is only looked at is on its way to get further columns, and these are to be published, too.
+        let columns = if objects.observe { String::new() } else { column_list(mapping, circumstances) };
+        tables.push(format!("{}{columns}", work_name(mapping)));
     }
     let tables = if tables.is_empty() { String::new() } else { format!(" FOR TABLE {}", tables.join(", ")) };
     Step {
@@ -246,6 +248,7 @@ fn create_publication(objects: &SourceObjects, circumstances: &Circumstances) ->
 fn purpose_of_publication(objects: &SourceObjects, circumstances: &Circumstances) -> String {
     match &objects.routing.work {
         _ if objects.quiet => "Publishes the outbox tables.".to_owned(),
+        Some(_) if objects.observe => "Publishes the tables, the work table with all its columns.".to_owned(),
         Some(mapping) if circumstances.work_identity == WorkIdentity::Unseen => format!(
             "Publishes the tables. {} with all columns: which of them identify its rows is not known without the server; `postrider setup` asks, and leaves the payload out of the log where that does no harm.",
             work_name(mapping)
@@ -332,7 +335,7 @@ fn grant(objects: &SourceObjects, role: &str) -> Step {
         .map(|schema| format!("GRANT USAGE ON SCHEMA {} TO {role};", quote_identifier(schema)))
         .collect();
     grants.extend(objects.tables().iter().map(|table| format!("GRANT SELECT ON {table} TO {role};")));
-    if let Some(mapping) = &routing.work {
+    if let Some(mapping) = routing.work.as_ref().filter(|_| !objects.observe) {
         let columns: Vec<String> = written_columns(mapping).into_iter().map(quote_identifier).collect();
         grants.push(format!("GRANT UPDATE ({}) ON {} TO {role};", columns.join(", "), work_name(mapping)));
     }

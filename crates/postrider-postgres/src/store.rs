@@ -61,7 +61,7 @@ impl StoreTable {
 
 /// The tables that a source needs.
 pub(crate) fn store_tables(objects: &SourceObjects) -> Vec<&'static StoreTable> {
-    if objects.routing.work.is_none() {
+    if objects.routing.work.is_none() || objects.observe {
         return Vec::new();
     }
     let history = objects.history.then_some(&WORK_HISTORY);

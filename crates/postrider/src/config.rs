@@ -12,7 +12,7 @@ mod typed;
 pub(crate) use meaning::Configuration;
 pub(crate) use meaning::declared::{Declared, Effect};
 pub(crate) use meaning::sink::{HttpTarget, Sink, Target};
-pub(crate) use meaning::work::Work;
+pub(crate) use meaning::work::{Mode, Work};
 pub(crate) use problem::Problem;
 pub(crate) use quantity::Span;
 pub(crate) use reference::reference;

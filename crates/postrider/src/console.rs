@@ -3,6 +3,7 @@
 //! It answers from memory alone. No request of it reaches the database, so it answers while the database does not.
 
 mod answer;
+mod observed;
 mod readiness;
 pub(crate) mod report;
 

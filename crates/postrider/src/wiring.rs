@@ -9,7 +9,9 @@ use postrider_core::work::OwnerId;
 use postrider_delivery::{
     Endpoint, FileWatch, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink,
 };
-use postrider_engine::{Limits, Periods, Settings, SinkPart, SystemWorld, Telemetry, WorkPart, WorkSettings};
+use postrider_engine::{
+    Limits, OnlookPart, Periods, Settings, SinkPart, SystemWorld, Telemetry, WorkPart, WorkSettings,
+};
 use postrider_journal::{Life, Opened};
 use postrider_postgres::{PgPrimary, PgWorkTable, ReplicationSource, SourceObjects, WorkTableSettings};
 use std::collections::BTreeMap;
@@ -67,10 +69,11 @@ pub(crate) fn objects(configuration: &Configuration) -> SourceObjects {
         two_phase: configuration.source.two_phase,
         failover: configuration.source.failover,
         standby: configuration.source.standby,
-        quiet: configuration.work.as_ref().is_some_and(|work| work.quiet),
-        same_tx: configuration.work.as_ref().is_some_and(Work::has_same_tx),
+        quiet: configuration.executed().is_some_and(|work| work.quiet),
+        observe: configuration.work.is_some() && configuration.executed().is_none(),
+        same_tx: configuration.executed().is_some_and(Work::has_same_tx),
         routing: routing(configuration),
-        history: configuration.work.as_ref().is_some_and(|work| work.history.is_some()),
+        history: configuration.executed().is_some_and(|work| work.history.is_some()),
     }
 }
 
@@ -102,6 +105,11 @@ pub(crate) async fn work(
     })
 }
 
+/// What looking on needs.
+pub(crate) fn onlook(work: &Work) -> OnlookPart {
+    OnlookPart { definitions: work.definitions.clone() }
+}
+
 /// The consumers of events. Opens and locks the files of those that write to one.
 pub(crate) fn sinks(configuration: &Configuration, telemetry: &Telemetry) -> Result<Vec<SinkPart>> {
     configuration.sinks.iter().map(|part| sink(part, telemetry)).collect()
@@ -120,7 +128,7 @@ pub(crate) async fn kept_position(sink: &Sink) -> Result<Option<Position>> {
 
 /// Every endpoint that requests will go to, with the part that it belongs to.
 pub(crate) fn endpoints(configuration: &Configuration) -> Vec<(String, Endpoint)> {
-    let stages = configuration.work.iter().flat_map(|work| &work.endpoints);
+    let stages = configuration.executed().into_iter().flat_map(|work| &work.endpoints);
     let stages = stages.map(|(step, endpoint)| (format!("stage {step}"), endpoint.clone()));
     let sinks = configuration.sinks.iter().filter_map(|sink| match &sink.target {
         Target::Http(target) => Some((format!("sink {}", sink.name), target.endpoint.clone())),

@@ -262,6 +262,7 @@ impl Machine {
             primary: source,
             routing: Arc::new(routing()),
             work: Some(work),
+            onlook: None,
             sinks: vec![SinkPart {
                 name: self.consumer.name.clone(),
                 required: true,
@@ -284,6 +285,7 @@ impl Machine {
                 slot_health: Duration::from_secs(2),
                 sweep: Duration::from_secs(20),
                 positions: Duration::from_millis(200),
+                summary: Duration::from_secs(60),
             },
             limits: Limits {
                 statement_rows_max: 20,

@@ -57,6 +57,7 @@ pub fn definitions(attempt_limit: u32) -> Definitions {
         rate: None,
         serial: *name == SERIAL,
         priority: 0,
+        by_others: false,
         request_bytes_max: 1 << 20,
     });
     Definitions::new(DefinitionName::new(DEFINITION), StageGraph::new(policies.collect()).unwrap())

@@ -19,6 +19,7 @@ fn policy() -> StagePolicy {
         rate: None,
         serial: false,
         priority: 0,
+        by_others: false,
         request_bytes_max: 1 << 20,
     }
 }

@@ -99,7 +99,10 @@ impl State {
         let Some(row) = self.rows.row(&checkpoint.key) else { return };
         let definition = row.step.definition.clone();
         let (stage, phase) = match checkpoint.transition {
-            Transition::Advance { next } | Transition::Chain { next, .. } => (next, Phase::Due(Take::Free)),
+            Transition::Advance { next } | Transition::Chain { next, .. } => {
+                let by_others = self.is_by_others(&Step { definition: definition.clone(), stage: next.clone() });
+                (next, if by_others { Phase::Finished } else { Phase::Due(Take::Free) })
+            }
             Transition::Retry { after, .. } | Transition::Defer { after, .. } => {
                 (checkpoint.stage, Phase::Timed(now.after(after), Take::Free))
             }
@@ -109,6 +112,10 @@ impl State {
             }
         };
         self.written(&checkpoint.key, Step { definition, stage }, rank, phase);
+    }
+
+    fn is_by_others(&self, step: &Step) -> bool {
+        self.settings.definitions.policy(step).is_ok_and(|policy| policy.by_others)
     }
 
     /// Success goes on: chained into the next stage where that has a free slot and nobody waits for it, or goes before it.
@@ -121,7 +128,8 @@ impl State {
     fn lease_to_chain(&self, step: &Step, key: &WorkKey) -> Option<Duration> {
         let policy = self.settings.definitions.policy(step).ok().filter(|_| !self.is_paused(step))?;
         let is_free = self.free_slots(step, policy) > 0 && self.rows.may_run(step, key);
-        let waits = self.draining || !is_free || self.rows.has_due(step) || self.goes_before(policy);
+        let waits =
+            self.draining || policy.by_others || !is_free || self.rows.has_due(step) || self.goes_before(policy);
         (!waits).then_some(policy.lease)
     }
 
@@ -157,6 +165,22 @@ mod tests {
     use postrider_core::work::StageName;
     use std::collections::BTreeMap;
     use std::time::Duration;
+
+    /// The next stage is somebody else's: the row is left there, and neither claimed nor taken over from whoever works on it.
+    #[test]
+    fn a_stage_that_others_work_on_is_led_to_and_left_alone() {
+        let mut first = stage("FIRST", "http://core", None);
+        first.next = vec![Next::Stage(StageName::new("LAST"))];
+        let mut last = stage("LAST", "http://core", None);
+        last.by_others = true;
+        let mut play = Play::new(vec![first, last], BTreeMap::new());
+        play.submit("FIRST", 1);
+        play.submit("LAST", 1);
+        play.run();
+        let left: Vec<&str> = play.left.iter().map(|(_, stage)| stage.as_str()).collect();
+        assert_eq!(left, ["FIRST"]);
+        assert_eq!(play.state.rows.len(), 0);
+    }
 
     /// What a receiver did is not asked for again because of a table that is missing beside the row.
     #[test]

@@ -55,6 +55,7 @@ pub(super) fn stage(name: &str, endpoint: &str, rate: Option<Rate>) -> StagePoli
         rate,
         serial: false,
         priority: 0,
+        by_others: false,
         request_bytes_max: 1_000,
     }
 }

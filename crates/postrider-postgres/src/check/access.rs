@@ -41,7 +41,11 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
         findings.extend(lacking.into_iter().map(|lacking| lacking.report(Severity::Warning)));
     }
     let mut needed = on_functions(connection).await?;
-    if let Some(mapping) = &routing.work {
+    if let Some(mapping) = routing.work.as_ref().filter(|_| objects.observe) {
+        let lacking = on_table(connection, (&mapping.schema, &mapping.table), &[]).await?;
+        findings.extend(lacking.into_iter().map(|lacking| lacking.report(Severity::Warning)));
+    }
+    if let Some(mapping) = routing.work.as_ref().filter(|_| !objects.observe) {
         needed.extend(on_work_table(connection, mapping).await?);
     }
     for table in store_tables(objects) {

@@ -11,7 +11,7 @@ use crate::client::{Connection, Parameters};
 use crate::columns::{Without, WorkColumn, work_columns};
 use crate::objects::{
     MISSING_TABLE_HINT, SPREAD_TABLE_HINT, SourceObjects, changing_columns, event_columns, missing_column_hint,
-    outbox_name, spread_table, work_name,
+    outbox_name, spread_table, streamed_columns, work_name,
 };
 use crate::quote::quote_identifier;
 use crate::states;
@@ -55,6 +55,7 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
     }
     if let Some(mapping) = &objects.routing.work {
         match Facts::load(connection, objects, Subject::WorkTable, (&mapping.schema, &mapping.table)).await? {
+            Some(facts) if objects.observe => findings.extend(facts.judge_observed(mapping)),
             Some(facts) => {
                 findings.extend(facts.judge_work(mapping));
                 let unwritable = states::unwritable(connection, mapping).await?;
@@ -142,6 +143,20 @@ impl Facts {
         findings.extend(self.judge_key(mapping));
         findings.extend(self.judge_identity());
         findings.extend(self.judge_indexes(mapping));
+        findings
+    }
+
+    /// Of a table that somebody else works on: what the log must carry of it.
+    fn judge_observed(&self, mapping: &WorkMapping) -> Vec<Finding> {
+        let streamed = streamed_columns(mapping);
+        let wanted = wanted(mapping).into_iter().filter(|(column, _)| streamed.contains(column));
+        let mut findings: Vec<Finding> = wanted
+            .filter_map(|(column, types)| {
+                self.judge_column(column, types, &missing_column_hint(mapping, &self.name, column))
+            })
+            .collect();
+        findings.extend(self.judge_key(mapping));
+        findings.extend(self.judge_identity());
         findings
     }
 

@@ -149,6 +149,7 @@ pub(crate) fn canonical_objects(name: &str) -> SourceObjects {
         standby: false,
         quiet: false,
         same_tx: false,
+        observe: false,
         routing,
         history: true,
     }

@@ -78,7 +78,7 @@ async fn assemble(
     let staging = wiring::staging(configuration, journal.life)?;
     // After all that says more: of a second process with the same configuration, that the journal is in use.
     let sinks = wiring::sinks(configuration, telemetry)?;
-    let work = match &configuration.work {
+    let work = match configuration.executed() {
         None => None,
         Some(work) => {
             let open = || wiring::work(configuration, work, owner, telemetry);
@@ -96,6 +96,7 @@ async fn assemble(
         positions: journal.positions,
         primary: Arc::new(wiring::primary(configuration)),
         routing: Arc::new(wiring::routing(configuration)),
+        onlook: configuration.work.as_ref().filter(|_| work.is_none()).map(wiring::onlook),
         work,
         sinks,
         world: world.clone(),

@@ -9,7 +9,7 @@ mod source;
 pub(crate) mod work;
 
 use crate::config::meaning::sink::Sink;
-use crate::config::meaning::work::Work;
+use crate::config::meaning::work::{Mode, Work};
 use crate::config::place::{At, Place};
 use crate::config::problem::Problems;
 use crate::config::quantity::Span;
@@ -45,6 +45,13 @@ pub(crate) struct Configuration {
     pub(crate) periods: Periods,
     /// How long a shutdown waits for requests in flight.
     pub(crate) drain: Duration,
+}
+
+impl Configuration {
+    /// The work table, where its stages are executed by us.
+    pub(crate) fn executed(&self) -> Option<&Work> {
+        self.work.as_ref().filter(|work| work.mode == Mode::Execute)
+    }
 }
 
 #[derive(Debug)]

@@ -99,7 +99,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
             published_at = "published_at" } }]
         server = { listen = "127.0.0.1:9464" }
         limits = { drain = "20s" }
-        periods = { heartbeat = "10s", slot_health = "30s", sweep = "1m" }
+        periods = { heartbeat = "10s", slot_health = "30s", sweep = "1m", summary = "1m" }
         [[sink]]
         name = "s"
         kind = "http"
@@ -111,6 +111,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         timeout = "30s"
         [work]
         table = "w"
+        mode = "execute"
         history = { enabled = true, retention = "30d" }
         quiet = true
         unfenced_writes = "park"
@@ -132,6 +133,7 @@ fn every_default_of_the_reference_page_is_what_leaving_the_key_out_means() {
         concurrency = 64
         serial = false
         priority = 0
+        by_others = false
         request_size = "16MiB"
         entry = true
     "#;
@@ -793,6 +795,19 @@ fn a_table_of_ones_own_has_its_own_names_and_words() {
             15:63: `work.states.RETRY` is empty
             20:13: `work.stage.deferrals` takes a column for them, and `work.columns.deferral_count` is empty (take it out: without the column each deferral uses an attempt)"#]],
     );
+}
+
+#[test]
+fn who_only_looks_on_takes_a_table_as_it_is() {
+    let own = |mode: &str| {
+        format!(
+            "{SMALLEST}[work]\ntable = \"jobs\"\nmode = \"{mode}\"\ncolumns = {{ fence = \"\", lease_until = \"\", deferral_count = \"\" }}\n\
+             [[work.stage]]\nname = \"A\"\nurl = \"http://h/\"\nclass = \"keyed\"\ndeferrals = 3\n"
+        )
+    };
+    let configuration = read(&own("observe")).unwrap();
+    assert!(configuration.work.is_some() && configuration.executed().is_none());
+    check(&own("look"), expect![[r#"14:8: `work.mode` is an unknown word, "look" (known here: execute, observe)"#]]);
 }
 
 #[test]

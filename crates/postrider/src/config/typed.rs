@@ -173,6 +173,11 @@ typed_table! {
     Work {
         /// The table: `"schema.table"`; without a schema, `public`. Mandatory.
         table: String,
+        /// `"execute"`: Postrider works on the rows. `"observe"`: somebody else does, and Postrider looks on: it claims nothing, calls nobody and
+        /// writes nothing, and reports for each stage when it would have started which rows, and how much later they were started
+        /// ([moving-from-polling.md](moving-from-polling.md)). The table needs no more than its key, its stage and its state for that.
+        /// Default: `"execute"`.
+        mode: String,
         /// Keep Postrider's own transitions out of the log: the work table gets a publication of its own, `<publication>_work`, with
         /// its inserts only, and a trigger that tells what every other session does to its rows. That costs the server less
         /// for each stage. `false`: the log brings every change of the table, ours among them, and the table has no trigger.
@@ -335,6 +340,10 @@ typed_table! {
         effects: Names,
         /// Pause between attempts: a random share of `first`, doubled with each attempt, at most `max`.
         backoff: Backoff,
+        /// Somebody else works on the stage, while the team moves here stage by stage: Postrider leads rows to it, and claims none of them until they have
+        /// left it.
+        /// Default: `false`.
+        by_others: bool,
         /// Requests in flight at once.
         /// Default: `64`.
         concurrency: u32,
@@ -456,5 +465,8 @@ typed_table! {
         /// Between safety sweeps over the open rows of the work table.
         /// Default: `"1m"`.
         sweep: Span,
+        /// With `work.mode = "observe"`: between the lines of the log that sum up what was seen.
+        /// Default: `"1m"`.
+        summary: Span,
     }
 }

@@ -1,5 +1,6 @@
 //! What `/status` says and `postrider status` prints.
 
+use crate::console::observed::ObservedReport;
 use crate::explain;
 use crate::succession::{GAP_HINT, describe};
 use postrider_core::paused::Paused;
@@ -34,6 +35,9 @@ pub(crate) struct Report {
     pub(crate) guard_active: bool,
     pub(crate) staging: StagingReport,
     pub(crate) work: WorkReport,
+    /// What somebody else did with the rows; `None` where we execute ourselves.
+    #[serde(default)]
+    pub(crate) observed: Option<ObservedReport>,
     pub(crate) consumers: BTreeMap<String, ConsumerReport>,
     /// The stages in trouble.
     pub(crate) stages: BTreeMap<String, StageReport>,
@@ -180,6 +184,7 @@ impl Report {
                 unseen_rows: telemetry.unseen_rows.get(),
                 refused: status.refused,
             },
+            observed: status.observed.as_ref().map(ObservedReport::new),
             consumers: consumers.collect(),
             stages: stages.collect(),
             circuits: circuits.collect(),
@@ -258,19 +263,9 @@ impl fmt::Display for Report {
         if in_progress > 0 || prepared > 0 {
             writeln!(f, "staged:     {bytes} bytes, {in_progress} transactions in progress, {prepared} prepared")?;
         }
-        writeln!(f, "work:       {} open rows, {} calls in flight", self.work.open_rows, self.work.calls_in_flight)?;
-        if self.work.unseen_rows > 0 {
-            writeln!(
-                f,
-                "            {} of them wait for the end of their commit: it is in the log, and the server keeps it back for a synchronous standby",
-                self.work.unseen_rows
-            )?;
-        }
-        for (reason, rows) in &self.work.refused {
-            writeln!(f, "            parked since the start, {rows} rows: {reason}")?;
-        }
-        if !self.work.refused.is_empty() {
-            writeln!(f, "            {REFUSED_HINT}")?;
+        match &self.observed {
+            Some(observed) => write!(f, "{observed}")?,
+            None => write!(f, "{}", self.work)?,
         }
         for (name, stage) in &self.stages {
             let StageReport { class, endpoint, last_at, last, cure, .. } = stage;
@@ -306,6 +301,26 @@ impl fmt::Display for Report {
         }
         if !self.gaps.is_empty() {
             writeln!(f, "            {GAP_HINT}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for WorkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "work:       {} open rows, {} calls in flight", self.open_rows, self.calls_in_flight)?;
+        if self.unseen_rows > 0 {
+            writeln!(
+                f,
+                "            {} of them wait for the end of their commit: it is in the log, and the server keeps it back for a synchronous standby",
+                self.unseen_rows
+            )?;
+        }
+        for (reason, rows) in &self.refused {
+            writeln!(f, "            parked since the start, {rows} rows: {reason}")?;
+        }
+        if !self.refused.is_empty() {
+            writeln!(f, "            {REFUSED_HINT}")?;
         }
         Ok(())
     }

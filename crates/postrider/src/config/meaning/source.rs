@@ -270,6 +270,7 @@ impl Reader<'_> {
             heartbeat: self.span("periods.heartbeat", typed.heartbeat, default.heartbeat),
             slot_health: self.span("periods.slot_health", typed.slot_health, default.slot_health),
             sweep: self.span("periods.sweep", typed.sweep, default.sweep),
+            summary: self.span("periods.summary", typed.summary, default.summary),
             ..default
         }
     }

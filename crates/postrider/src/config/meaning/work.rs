@@ -24,8 +24,17 @@ const HISTORY_RETENTION: Duration = Duration::from_secs(30 * 86_400);
 /// What rows without a definition get where the configuration names none.
 const DEFAULT_DEFINITION: &str = "default@1";
 
+/// Who works on the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Execute,
+    /// Somebody else, and we look on.
+    Observe,
+}
+
 #[derive(Debug)]
 pub(crate) struct Work {
+    pub(crate) mode: Mode,
     pub(crate) mapping: WorkMapping,
     /// How long the history of a workflow that has ended is kept; `None`: there is none.
     pub(crate) history: Option<Duration>,
@@ -86,7 +95,8 @@ impl Reader<'_> {
         let At { value: work, place } = work;
         let table = self.table(work.table, place, "work.table");
         let columns = work.columns.map(|columns| columns.value).unwrap_or_default();
-        let mapping = self.mapping(table.clone().unwrap_or_default(), columns, work.states);
+        let mode = self.mode(work.mode);
+        let mapping = self.mapping(table.clone().unwrap_or_default(), columns, work.states, mode);
         let fair_by = self.fair_by(work.fair_by, &mapping.key);
         let access = Access {
             path: "work",
@@ -95,7 +105,7 @@ impl Reader<'_> {
             signing_secret: work.signing_secret,
         };
         let history = self.history(work.history.map(|history| history.value).unwrap_or_default(), replay_window);
-        let counts_deferrals = mapping.deferral_count.is_some();
+        let counts_deferrals = mapping.deferral_count.is_some() || mode == Mode::Observe;
         let mut found = Found { has_history: history.is_some(), counts_deferrals, ..Found::default() };
         let current = self.definition_name(work.definition, "work.definition");
         let current = current.unwrap_or_else(|| DefinitionName::new(DEFAULT_DEFINITION));
@@ -123,6 +133,7 @@ impl Reader<'_> {
         let quiet = work.quiet.is_none_or(|quiet| quiet.value);
         let unfenced = self.unfenced_writes(work.unfenced_writes);
         Some(Work {
+            mode,
             mapping: table.map(|_| mapping)?,
             history,
             quiet,
@@ -134,6 +145,17 @@ impl Reader<'_> {
             endpoints,
             endpoint_policies,
         })
+    }
+
+    fn mode(&mut self, typed: Option<At<String>>) -> Mode {
+        let Some(mode) = typed else { return Mode::Execute };
+        match mode.value.as_str() {
+            "execute" => return Mode::Execute,
+            "observe" => {}
+            _ => self.word(&mode, "work.mode", &["execute", "observe"], &[]),
+        }
+        // Of a word that is reported, too: it asks less of the table, so that nothing is reported that follows from it.
+        Mode::Observe
     }
 
     /// How old a key is tells the history alone: every write of the row changes the row's own time.
@@ -264,6 +286,7 @@ impl Reader<'_> {
             rate: self.rate(stage.rate, stage.burst, "work.stage"),
             serial: stage.serial.is_some_and(|serial| serial.value),
             priority: stage.priority.map_or(0, |priority| priority.value),
+            by_others: stage.by_others.is_some_and(|by_others| by_others.value),
             request_bytes_max: stage.request_size.map_or(REQUEST_BYTES, |size| size.value.0),
         };
         Some((policy, endpoint))
