@@ -9,9 +9,8 @@ use postrider_postgres::ConnectOptions;
 
 use crate::{House, accepted, ask, openssl, refused_at};
 
-#[tokio::test]
-async fn s_09_a_client_certificate_proves_the_role_if_its_key_is_private() {
-    let house = House::start("hostssl all certified all cert", |builder| builder.tls(true)).await;
+pub(crate) async fn s_09_a_client_certificate_proves_the_role_if_its_key_is_private(version: u32) {
+    let house = House::start(version, "hostssl all certified all cert", |builder| builder.tls(true)).await;
     house.run("CREATE ROLE certified LOGIN REPLICATION").await;
     make_certificates(house.cluster.home_dir());
     fs::copy(house.cluster.home_dir().join("clients.crt"), house.cluster.data_dir().join("clients.crt")).unwrap();

@@ -9,10 +9,9 @@ use crate::{House, ask, parse, refused_at};
 
 const IS_STANDBY: &str = "SELECT pg_is_in_recovery()::text";
 
-#[tokio::test]
-async fn s_09_of_several_hosts_the_first_that_will_do_is_taken() {
-    let primary = House::start("", |builder| builder).await;
-    let mut standby = House::start("", |builder| builder).await;
+pub(crate) async fn s_09_of_several_hosts_the_first_that_will_do_is_taken(version: u32) {
+    let primary = House::start(version, "", |builder| builder).await;
+    let mut standby = House::start(version, "", |builder| builder).await;
     for house in [&primary, &standby] {
         house.run("CREATE ROLE tested LOGIN REPLICATION PASSWORD 'hush'").await;
     }

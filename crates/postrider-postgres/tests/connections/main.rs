@@ -20,6 +20,42 @@ mod pooler;
 mod refusals;
 mod tls;
 
+macro_rules! on_version {
+    ($module:ident, $version:literal, $($area:ident::$name:ident),*) => {
+        mod $module {
+            $(
+                #[tokio::test]
+                async fn $name() {
+                    crate::$area::$name($version).await;
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! on_every_version {
+    ($($test:tt)*) => {
+        on_version!(on_14, 14, $($test)*);
+        on_version!(on_15, 15, $($test)*);
+        on_version!(on_16, 16, $($test)*);
+        on_version!(on_17, 17, $($test)*);
+        on_version!(on_18, 18, $($test)*);
+    };
+}
+
+on_every_version!(
+    passwords::s_09_a_password_of_awkward_characters_goes_through_in_every_form_and_on_every_socket,
+    passwords::s_09_require_auth_decides_what_the_server_may_ask_for,
+    passwords::s_09_a_password_file_is_read_by_libpqs_rules,
+    passwords::s_09_a_token_that_has_expired_is_fetched_anew_at_the_next_connect,
+    certificates::s_09_a_client_certificate_proves_the_role_if_its_key_is_private,
+    refusals::s_11_a_role_that_may_not_is_told_which_right_it_lacks,
+    tls::s_09_each_sslmode_takes_a_server_that_proves_what_it_asks_for,
+    tls::s_09_a_server_without_tls_is_taken_only_where_that_is_said,
+    tls::s_09_a_certificate_of_version_1_is_taken_where_its_host_is_not_asked_for,
+    hosts::s_09_of_several_hosts_the_first_that_will_do_is_taken
+);
+
 /// A cluster, and its superuser's session.
 struct House {
     cluster: Cluster,
@@ -28,9 +64,8 @@ struct House {
 
 impl House {
     /// `rules` come first in `pg_hba.conf`. The server listens on both loopback addresses and on a socket in its data directory.
-    async fn start(rules: &str, adjust: impl FnOnce(Builder) -> Builder) -> House {
-        let version = std::env::var("POSTRIDER_TEST_POSTGRES").ok().map(|major| major.parse().unwrap());
-        let builder = Cluster::builder(&find(version).unwrap()).setting("listen_addresses", "127.0.0.1,::1");
+    async fn start(version: u32, rules: &str, adjust: impl FnOnce(Builder) -> Builder) -> House {
+        let builder = Cluster::builder(&find(Some(version)).unwrap()).setting("listen_addresses", "127.0.0.1,::1");
         let cluster = adjust(builder).start().unwrap();
         let hba = cluster.data_dir().join("pg_hba.conf");
         let others = fs::read_to_string(&hba).unwrap();

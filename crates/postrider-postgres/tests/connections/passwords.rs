@@ -10,9 +10,8 @@ use crate::{House, accepted, ask, parse, refused, refused_at};
 
 const AWKWARD: &str = "p@ss:w/ord%#?é";
 
-#[tokio::test]
-async fn s_09_a_password_of_awkward_characters_goes_through_in_every_form_and_on_every_socket() {
-    let mut house = House::start("local all all scram-sha-256", |builder| builder).await;
+pub(crate) async fn s_09_a_password_of_awkward_characters_goes_through_in_every_form_and_on_every_socket(version: u32) {
+    let mut house = House::start(version, "local all all scram-sha-256", |builder| builder).await;
     house.run(&format!("CREATE ROLE awkward LOGIN REPLICATION PASSWORD '{AWKWARD}'")).await;
     let directory = house.cluster.data_dir().display().to_string();
     house.cluster.set("unix_socket_directories", &directory).unwrap();
@@ -50,11 +49,10 @@ async fn s_09_a_password_of_awkward_characters_goes_through_in_every_form_and_on
     assert_eq!(none.kind().reaction(), Reaction::Halt);
 }
 
-#[tokio::test]
-async fn s_09_require_auth_decides_what_the_server_may_ask_for() {
+pub(crate) async fn s_09_require_auth_decides_what_the_server_may_ask_for(version: u32) {
     let rules =
         "host all trusted 127.0.0.1/32 trust\nhost all plain 127.0.0.1/32 password\nhost all hashed 127.0.0.1/32 md5";
-    let house = House::start(rules, |builder| builder).await;
+    let house = House::start(version, rules, |builder| builder).await;
     house
         .run(
             "CREATE ROLE trusted LOGIN REPLICATION; CREATE ROLE plain LOGIN REPLICATION PASSWORD 'hush';
@@ -76,9 +74,8 @@ async fn s_09_require_auth_decides_what_the_server_may_ask_for() {
     }
 }
 
-#[tokio::test]
-async fn s_09_a_password_file_is_read_by_libpqs_rules() {
-    let house = House::start("", |builder| builder).await;
+pub(crate) async fn s_09_a_password_file_is_read_by_libpqs_rules(version: u32) {
+    let house = House::start(version, "", |builder| builder).await;
     house.run(r"CREATE ROLE filed LOGIN REPLICATION PASSWORD E'a:b\\c'").await;
     let port = house.cluster.port();
     let lines =
@@ -104,9 +101,8 @@ async fn s_09_a_password_file_is_read_by_libpqs_rules() {
     assert!(wrong.report().contains(&file.display().to_string()), "{}", wrong.report());
 }
 
-#[tokio::test]
-async fn s_09_a_token_that_has_expired_is_fetched_anew_at_the_next_connect() {
-    let house = House::start("", |builder| builder).await;
+pub(crate) async fn s_09_a_token_that_has_expired_is_fetched_anew_at_the_next_connect(version: u32) {
+    let house = House::start(version, "", |builder| builder).await;
     house.run("CREATE ROLE managed LOGIN REPLICATION PASSWORD 'hush-1'").await;
     let token = house.file("token", "hush-1\n", 0o600);
     let calls = house.file("calls", "", 0o600);

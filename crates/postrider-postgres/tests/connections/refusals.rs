@@ -6,9 +6,8 @@ use postrider_postgres::{ReplicationSource, connect_client};
 
 use crate::{House, parse, refused_at};
 
-#[tokio::test]
-async fn s_11_a_role_that_may_not_is_told_which_right_it_lacks() {
-    let house = House::start("host all rejected 127.0.0.1/32 reject", |builder| builder).await;
+pub(crate) async fn s_11_a_role_that_may_not_is_told_which_right_it_lacks(version: u32) {
+    let house = House::start(version, "host all rejected 127.0.0.1/32 reject", |builder| builder).await;
     house.run("CREATE DATABASE closed").await;
     house
         .run("REVOKE CONNECT ON DATABASE closed FROM public;

@@ -12,9 +12,8 @@ async fn encrypted(text: &str) -> String {
     ask(&parse(text).unwrap(), IS_ENCRYPTED).await.unwrap_or_else(|error| panic!("{text}: {}", error.report()))
 }
 
-#[tokio::test]
-async fn s_09_each_sslmode_takes_a_server_that_proves_what_it_asks_for() {
-    let house = House::start("", |builder| builder.tls(true)).await;
+pub(crate) async fn s_09_each_sslmode_takes_a_server_that_proves_what_it_asks_for(version: u32) {
+    let house = House::start(version, "", |builder| builder.tls(true)).await;
     house.run(ROLE).await;
     let root = house.cluster.certificate_path().display().to_string();
     openssl(
@@ -67,9 +66,8 @@ async fn s_09_each_sslmode_takes_a_server_that_proves_what_it_asks_for() {
     assert_eq!(ask(&options, IS_ENCRYPTED).await.unwrap(), "true");
 }
 
-#[tokio::test]
-async fn s_09_a_server_without_tls_is_taken_only_where_that_is_said() {
-    let house = House::start("", |builder| builder).await;
+pub(crate) async fn s_09_a_server_without_tls_is_taken_only_where_that_is_said(version: u32) {
+    let house = House::start(version, "", |builder| builder).await;
     house.run(ROLE).await;
     let at = |more: &str| house.at(&format!("user=tested password=hush {more}"));
     for more in ["", "sslmode=disable", "sslmode=prefer"] {
@@ -80,9 +78,8 @@ async fn s_09_a_server_without_tls_is_taken_only_where_that_is_said() {
     }
 }
 
-#[tokio::test]
-async fn s_09_a_certificate_of_version_1_is_taken_where_its_host_is_not_asked_for() {
-    let house = House::start("", |builder| builder.tls(true)).await;
+pub(crate) async fn s_09_a_certificate_of_version_1_is_taken_where_its_host_is_not_asked_for(version: u32) {
+    let house = House::start(version, "", |builder| builder.tls(true)).await;
     house.run(ROLE).await;
     let (home, data) = (house.cluster.home_dir(), house.cluster.data_dir());
     openssl(
