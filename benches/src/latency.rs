@@ -6,19 +6,20 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use futures_util::future::try_join_all;
 use serde_json::{Map, json};
 use tokio::time::{sleep, sleep_until, timeout};
-use tokio_postgres::Statement;
+use tokio_postgres::{Client, Statement};
 use xtask::error::{Context, Error, Result};
 
-use crate::Bench;
 use crate::endpoint::{Endpoint, Manner};
 use crate::figure::{Better, Figure, Goal, Report};
 use crate::measure::{median, percentile};
 use crate::process::{Running, cpu_of_server};
 use crate::product;
-use crate::server::Server;
+use crate::server::{Server, connect};
 use crate::turn::order;
+use crate::{Bench, no_such_case};
 
 mod poller;
 
@@ -50,9 +51,9 @@ struct Options {
     /// How long a turn is.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Commits a second, with random gaps.
-    #[arg(long, default_value_t = 200.0)]
-    rate: f64,
+    /// Only the case of this name.
+    #[arg(long)]
+    case: Option<String>,
     /// Only these sides; ours is `postrider`.
     #[arg(long)]
     side: Vec<String>,
@@ -72,6 +73,29 @@ enum Side {
     Nobody,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    name: &'static str,
+    load: Load,
+}
+
+/// How much there is to do.
+#[derive(Clone, Copy, Debug)]
+enum Load {
+    /// So many commits a second, from one session.
+    Rate(f64),
+    /// This share of what the slower of ours and [`Side::Notify`] keeps up with, in per cent.
+    Share(f64),
+}
+
+/// Commits with random gaps, from some sessions.
+struct Commits {
+    sessions: usize,
+    /// All sessions together; `None`: each commits as fast as it can.
+    rate: Option<f64>,
+    rows: usize,
+}
+
 /// What one turn of one side gave.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
@@ -80,6 +104,8 @@ struct Turn {
     max_ms: f64,
     /// Of the server, for each row.
     cpu_us: f64,
+    /// Rows a second, from the first commit to the last request.
+    per_second: f64,
 }
 
 /// One of the values of a turn.
@@ -87,10 +113,28 @@ type Measured = fn(&Turn) -> f64;
 
 const SIDES: [Side; 5] = [Side::Postrider, Side::Notify, Side::Pipelined, Side::Second, Side::Nobody];
 
+const CASES: [Case; 3] = [
+    Case { name: "200/s", load: Load::Rate(200.0) },
+    Case { name: "50 % of capacity", load: Load::Share(50.0) },
+    Case { name: "80 % of capacity", load: Load::Share(80.0) },
+];
+
+/// Those that a share of the capacity is for: a poller of one second is not to be compared under load.
+const LOADED_SIDES: [Side; 4] = [Side::Postrider, Side::Notify, Side::Pipelined, Side::Nobody];
+
+/// Where one session could not commit so fast.
+const LOADING_SESSIONS: usize = 8;
+
+/// How many rows a side's capacity is measured over.
+const CAPACITY_ROWS: usize = 8_000;
+
 const SETTINGS: [(&str, &str); 2] = [("synchronous_commit", "on"), ("shared_buffers", "256MB")];
 
 /// Rows before each turn, so that connections are open and statements prepared; all have been requested when the turn begins.
 const WARM_UP_ROWS: usize = 100;
+
+/// A second, where the turn itself has no rate.
+const WARM_UP_RATE: f64 = 200.0;
 
 /// How long a row may take to be requested.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -133,6 +177,11 @@ impl Bench for Latency {
 }
 
 async fn compare(options: &Options) -> Result<()> {
+    let cases: Vec<Case> =
+        CASES.into_iter().filter(|case| options.case.as_deref().is_none_or(|only| only == case.name)).collect();
+    if cases.is_empty() {
+        return Err(no_such_case(CASES.iter().map(|case| case.name)));
+    }
     let server = Server::start(&SETTINGS).await?;
     let version = server.cluster.installation().version();
     let report = Report::begin("latency", options.json, Server::describe(version, &SETTINGS));
@@ -140,14 +189,53 @@ async fn compare(options: &Options) -> Result<()> {
     let endpoint = Endpoint::start(Manner::Prompt)?;
     write_configuration(&server, &endpoint)?;
     product::set_up(server.cluster.home_dir())?;
+    let capacity = match cases.iter().any(|case| matches!(case.load, Load::Share(_))) {
+        true => capacity(&server, &endpoint).await?,
+        false => f64::NAN,
+    };
+    let mut figures = Vec::new();
+    for case in cases {
+        let turns = take_turns(&server, &endpoint, case, capacity, options).await?;
+        figures.extend(figures_of(case, capacity, &turns));
+    }
+    report.finish(&figures);
+    Ok(())
+}
+
+/// Rows a second that ours and the poller of NOTIFY both keep up with.
+async fn capacity(server: &Server, endpoint: &Endpoint) -> Result<f64> {
+    let mut least = f64::INFINITY;
+    for side in [Side::Postrider, Side::Notify] {
+        let commits = Commits { sessions: LOADING_SESSIONS, rate: None, rows: CAPACITY_ROWS };
+        let turn = take_turn(server, endpoint, side, &commits).await?;
+        eprintln!("capacity  {:<22} {:.0} rows/s", side.name(), turn.per_second);
+        least = least.min(turn.per_second);
+    }
+    Ok(least)
+}
+
+async fn take_turns(
+    server: &Server,
+    endpoint: &Endpoint,
+    case: Case,
+    capacity: f64,
+    options: &Options,
+) -> Result<HashMap<Side, Vec<Turn>>> {
+    let (rate, sessions) = case.load.commits(capacity);
+    let commits = Commits { sessions, rate: Some(rate), rows: (options.seconds * rate) as usize };
     let wanted =
         |side: Side| options.side.is_empty() || options.side.iter().any(|name| side.name().contains(name.as_str()));
     let mut turns: HashMap<Side, Vec<Turn>> = HashMap::new();
     for run in 1..=options.runs {
-        for side in order(SIDES, run).into_iter().filter(|side| wanted(*side)) {
-            let turn = take_turn(&server, &endpoint, side, options).await?;
+        let sides: Vec<Side> = match case.load {
+            Load::Rate(_) => order(SIDES, run).into(),
+            Load::Share(_) => order(LOADED_SIDES, run).into(),
+        };
+        for side in sides.into_iter().filter(|side| wanted(*side)) {
+            let turn = take_turn(server, endpoint, side, &commits).await?;
             eprintln!(
-                "run {run}     {:<22} p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms, server {:.0} us a row",
+                "run {run}     {:<16} {:<22} p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms, server {:.0} us a row",
+                case.name,
                 side.name(),
                 turn.p50_ms,
                 turn.p99_ms,
@@ -157,26 +245,42 @@ async fn compare(options: &Options) -> Result<()> {
             turns.entry(side).or_default().push(turn);
         }
     }
-    report.finish(&figures(&turns, options.rate));
-    Ok(())
+    Ok(turns)
 }
 
-fn figures(turns: &HashMap<Side, Vec<Turn>>, rate: f64) -> Vec<Figure> {
+impl Load {
+    /// Commits a second, and from how many sessions.
+    fn commits(self, capacity: f64) -> (f64, usize) {
+        match self {
+            Self::Rate(rate) => (rate, 1),
+            Self::Share(share) => (capacity * share / 100.0, LOADING_SESSIONS),
+        }
+    }
+
+    /// The least ratios to the poller of NOTIFY: of the median, of the 99th percentile, and of the server's time.
+    fn goals(self) -> [f64; 3] {
+        match self {
+            Self::Rate(_) => [1.0 / 1.3, 2.0, 1.0 / 1.25],
+            Self::Share(_) => [1.0; 3],
+        }
+    }
+}
+
+fn figures_of(case: Case, capacity: f64, turns: &HashMap<Side, Vec<Turn>>) -> Vec<Figure> {
     let of = |side: Side, value: Measured| -> Vec<f64> {
         turns.get(&side).map(|turns| turns.iter().map(value).collect()).unwrap_or_default()
     };
     let mut extra = Map::new();
     extra.insert("bare_insert_cpu_us".into(), json!(median(&of(Side::Nobody, |turn| turn.cpu_us)).round()));
+    extra.insert("commits_per_second".into(), json!(case.load.commits(capacity).0.round()));
     let mut figures = Vec::new();
-    for other in [Side::Notify, Side::Pipelined, Side::Second] {
-        let against_notify = other == Side::Notify;
-        let goals =
-            [against_notify.then_some(Goal::Ratio(1.0 / 1.3)), against_notify.then_some(Goal::Ratio(2.0)), None];
+    for other in [Side::Notify, Side::Pipelined, Side::Second].into_iter().filter(|side| turns.contains_key(side)) {
+        let goals = case.load.goals().map(|goal| (other == Side::Notify).then_some(Goal::Ratio(goal)));
         let values: [(&'static str, Measured); 3] =
             [("p50 ms", |turn| turn.p50_ms), ("p99 ms", |turn| turn.p99_ms), ("server cpu us", |turn| turn.cpu_us)];
         for ((unit, value), goal) in values.into_iter().zip(goals) {
             figures.push(Figure {
-                case: format!("{rate}/s"),
+                case: case.name.into(),
                 unit,
                 better: Better::Less,
                 ours: of(Side::Postrider, value),
@@ -191,23 +295,19 @@ fn figures(turns: &HashMap<Side, Vec<Turn>>, rate: f64) -> Vec<Figure> {
 }
 
 /// Starts the side, lets it find the rows of one turn, and stops it.
-async fn take_turn(server: &Server, endpoint: &Endpoint, side: Side, options: &Options) -> Result<Turn> {
+async fn take_turn(server: &Server, endpoint: &Endpoint, side: Side, commits: &Commits) -> Result<Turn> {
     let mut running = start(server, endpoint, side)?;
-    let insert = format!(
-        "INSERT INTO {} (group_id, quote_id, stage, payload) VALUES ('g', $1, 'PRICING', '{{\"premium\": 100.50}}')",
-        side.table()
-    );
-    let insert = server.client.prepare(&insert).await.context(|| "cannot prepare the insert")?;
+    let sessions = inserters(server, side, commits.sessions).await?;
     endpoint.arrivals().clear();
-    let gap = Duration::from_secs_f64(1.0 / options.rate);
-    let warm_up = commit(server, &insert, WARM_UP_ROWS, gap).await?;
-    wait_for(endpoint, &mut running, warm_up.len()).await?;
+    let warm_up = Commits { rows: WARM_UP_ROWS, rate: Some(commits.rate.unwrap_or(WARM_UP_RATE)), ..*commits };
+    let warm = commit(&sessions, &warm_up).await?;
+    wait_for(endpoint, &mut running, warm.len()).await?;
     endpoint.arrivals().clear();
-    let rows = (options.seconds * options.rate) as usize;
     let postmaster = server.postmaster()?;
     let cpu_before = cpu_of_server(postmaster);
-    let commits = commit(server, &insert, rows, gap).await?;
-    wait_for(endpoint, &mut running, rows).await?;
+    let began = Instant::now();
+    let returned = commit(&sessions, commits).await?;
+    wait_for(endpoint, &mut running, returned.len()).await?;
     sleep(SETTLE).await;
     let cpu = cpu_of_server(postmaster) - cpu_before;
     if let Some(running) = running {
@@ -215,7 +315,8 @@ async fn take_turn(server: &Server, endpoint: &Endpoint, side: Side, options: &O
         running.stop()?;
     }
     let arrivals = std::mem::take(&mut *endpoint.arrivals());
-    let waits: Vec<f64> = commits
+    let last = arrivals.values().max().map_or(0.0, |last| last.saturating_duration_since(began).as_secs_f64());
+    let waits: Vec<f64> = returned
         .iter()
         .filter_map(|(quote, returned)| Some(arrivals.get(quote)?.saturating_duration_since(*returned)))
         .map(|wait| wait.as_secs_f64() * 1e3)
@@ -224,23 +325,51 @@ async fn take_turn(server: &Server, endpoint: &Endpoint, side: Side, options: &O
         p50_ms: percentile(&waits, 0.5),
         p99_ms: percentile(&waits, 0.99),
         max_ms: percentile(&waits, 1.0),
-        cpu_us: cpu.as_secs_f64() * 1e6 / rows as f64,
+        cpu_us: cpu.as_secs_f64() * 1e6 / returned.len() as f64,
+        per_second: returned.len() as f64 / last,
     })
+}
+
+/// Sessions with the statement that submits a row to the side.
+async fn inserters(server: &Server, side: Side, sessions: usize) -> Result<Vec<(Client, Statement)>> {
+    let insert = format!(
+        "INSERT INTO {} (group_id, quote_id, stage, payload) VALUES ('g', $1, 'PRICING', '{{\"premium\": 100.50}}')",
+        side.table()
+    );
+    let session = || async {
+        let client = connect(&server.url()).await?;
+        let statement = client.prepare(&insert).await.context(|| "cannot prepare the insert")?;
+        Ok((client, statement))
+    };
+    try_join_all((0..sessions).map(|_| session())).await
 }
 
 /// Commits rows one by one, each in a transaction of its own, with gaps as of independent users: exponentially spread. Returns when each commit
 /// had returned.
-async fn commit(server: &Server, insert: &Statement, rows: usize, gap: Duration) -> Result<Vec<(String, Instant)>> {
-    let mut commits = Vec::with_capacity(rows);
+async fn commit(sessions: &[(Client, Statement)], commits: &Commits) -> Result<Vec<(String, Instant)>> {
+    let rows = commits.rows / sessions.len();
+    let gap = commits.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(sessions.len() as f64 / rate));
+    let all = sessions.iter().map(|session| commit_from(session, rows, gap));
+    Ok(try_join_all(all).await?.concat())
+}
+
+async fn commit_from(
+    (client, insert): &(Client, Statement),
+    rows: usize,
+    gap: Duration,
+) -> Result<Vec<(String, Instant)>> {
+    let mut returned = Vec::with_capacity(rows);
     let mut at = tokio::time::Instant::now();
     for _ in 0..rows {
         at += gap.mul_f64(-fastrand::f64().max(f64::MIN_POSITIVE).ln());
-        sleep_until(at).await;
+        if !gap.is_zero() {
+            sleep_until(at).await;
+        }
         let quote = format!("{:016x}", fastrand::u64(..));
-        server.client.execute(insert, &[&quote]).await.context(|| "cannot commit a row")?;
-        commits.push((quote, Instant::now()));
+        client.execute(insert, &[&quote]).await.context(|| "cannot commit a row")?;
+        returned.push((quote, Instant::now()));
     }
-    Ok(commits)
+    Ok(returned)
 }
 
 /// Waits until so many rows have been requested, if somebody is to request them.
