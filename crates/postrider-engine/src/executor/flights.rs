@@ -12,11 +12,11 @@ use postrider_core::ports::{
 use postrider_core::work::{OwnerId, WorkKey, WorkVersion};
 use std::collections::BTreeSet;
 
-/// While the statements in flight name at most so many rows, the next one need not wait for them.
-const SHORT_ROWS: usize = 4;
+/// While the claims in flight name at most so many rows, the next one need not wait for them: its requests leave the earlier. Outcomes wait for the
+/// statement before them, since fewer statements cost the server less.
+const SHORT_CLAIM_ROWS: usize = 4;
 
 /// What is on its way.
-#[derive(Default)]
 pub(super) struct Flights {
     pub(super) calls: FuturesUnordered<BoxFuture<'static, (CallTicket, Outcome)>>,
     pub(super) checkpoints: Statements<Checkpoint, CheckpointReply>,
@@ -41,24 +41,38 @@ pub(super) struct Statements<Asked, Reply> {
     flights: FuturesUnordered<BoxFuture<'static, Landed<Asked, Reply>>>,
     /// That they name.
     rows: usize,
+    /// Up to so many, the next statement need not wait.
+    short_rows: usize,
 }
 
-impl<Asked, Reply> Default for Statements<Asked, Reply> {
+impl Default for Flights {
     fn default() -> Self {
-        Statements { flights: FuturesUnordered::new(), rows: 0 }
+        Flights {
+            calls: FuturesUnordered::new(),
+            checkpoints: Statements::new(0),
+            claims: Statements::new(SHORT_CLAIM_ROWS),
+            read: None,
+            owners: None,
+            page: None,
+            second_look: None,
+        }
     }
 }
 
 impl<Asked, Reply> Statements<Asked, Reply> {
+    fn new(short_rows: usize) -> Self {
+        Statements { flights: FuturesUnordered::new(), rows: 0, short_rows }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.flights.is_empty()
     }
 
-    /// Few rows are not made to wait for few others, nor half a statement for another; what gathers behind one otherwise goes in one
+    /// Few rows need not wait for few others, nor half a statement for another; what gathers behind one otherwise goes in one
     /// statement. `waiting`: how many rows there are for the next.
     pub(super) fn has_room(&self, limits: &Limits, waiting: impl FnOnce() -> usize) -> bool {
         self.flights.len() < STATEMENTS_AT_ONCE_MAX
-            && (self.rows <= SHORT_ROWS || waiting().saturating_mul(2) >= limits.statement_rows_max)
+            && (self.rows <= self.short_rows || waiting().saturating_mul(2) >= limits.statement_rows_max)
     }
 
     pub(super) fn push(&mut self, rows: usize, flight: BoxFuture<'static, Landed<Asked, Reply>>) {
