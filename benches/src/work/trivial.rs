@@ -48,6 +48,7 @@ impl StageCaller for Trivial {
                 replayed: false,
                 next: None,
                 retry_after: None,
+                body_sha256: None,
             })
         })
     }

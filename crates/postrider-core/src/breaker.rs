@@ -294,7 +294,14 @@ mod tests {
     fn what_an_end_says_of_the_endpoint() {
         let answered = |status, declared, retry_after: Option<u64>| {
             let retry_after = retry_after.map(Duration::from_secs);
-            Evidence::of(&Outcome::Answered(Answer { status, declared, replayed: false, next: None, retry_after }))
+            Evidence::of(&Outcome::Answered(Answer {
+                status,
+                declared,
+                replayed: false,
+                next: None,
+                retry_after,
+                body_sha256: None,
+            }))
         };
         assert_eq!(Evidence::of(&Outcome::NotSent(NotSent::Refused)), Evidence::Fails);
         assert_eq!(Evidence::of(&Outcome::Lost(Lost::Timeout)), Evidence::Fails);

@@ -90,10 +90,27 @@ pub fn judge(policy: &StagePolicy, attempt: Attempt, outcome: &Outcome) -> Verdi
             counted: false,
         },
         Outcome::Lost(lost) => unknown(policy, attempt, None, lost_reason(*lost)),
-        Outcome::Answered(answer) => match answer.declared {
-            Some(declared) => declared_outcome(policy, attempt, answer, declared),
-            None => bare_status(policy, attempt, answer),
-        },
+        Outcome::Answered(answer) => {
+            let verdict = match answer.declared {
+                Some(declared) => declared_outcome(policy, attempt, answer, declared),
+                None => bare_status(policy, attempt, answer),
+            };
+            naming_the_body(verdict, answer)
+        }
+    }
+}
+
+/// A row that rests says which answer put it there, so that it can be found at the receiver.
+fn naming_the_body(verdict: Verdict, answer: &Answer) -> Verdict {
+    let Some(hash) = answer.body_sha256 else { return verdict };
+    let named = |reason: String| {
+        let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{reason}, body sha256 {digits}")
+    };
+    match verdict {
+        Verdict::Park { reason } => Verdict::Park { reason: named(reason) },
+        Verdict::Unknown { reason } => Verdict::Unknown { reason: named(reason) },
+        other => other,
     }
 }
 

@@ -36,6 +36,9 @@ pub struct Answer {
     pub next: Option<String>,
     /// The `Retry-After` header, as a span from now.
     pub retry_after: Option<Duration>,
+    /// SHA-256 of the body of an answer that is no 2xx, for whoever looks for it at the receiver; nothing is decided by it. `None`: it has no
+    /// body, or one that is longer than is read.
+    pub body_sha256: Option<[u8; 32]>,
 }
 
 /// The words of the `Postrider-Outcome` header.

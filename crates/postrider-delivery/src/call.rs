@@ -89,6 +89,7 @@ fn answer_of(reply: &Reply) -> Answer {
         replayed: header::single(&reply.headers, &header::IDEMPOTENCY_REPLAYED) == Some("true"),
         next: header::single(&reply.headers, &header::POSTRIDER_NEXT).map(header::decoded),
         retry_after: header::retry_after(&reply.headers),
+        body_sha256: reply.body_sha256,
     }
 }
 

@@ -11,6 +11,7 @@ use postrider_core::trace::Trace;
 use postrider_core::work::{DefinitionName, StageName, WorkKey};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -63,15 +64,54 @@ const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(200);
 
 fn bare(status: u16) -> Outcome {
-    Outcome::Answered(Answer { status, declared: None, replayed: false, next: None, retry_after: None })
+    Outcome::Answered(Answer {
+        status,
+        declared: None,
+        replayed: false,
+        next: None,
+        retry_after: None,
+        body_sha256: None,
+    })
+}
+
+fn with_body(outcome: Outcome, body: &[u8]) -> Outcome {
+    match outcome {
+        Outcome::Answered(answer) => {
+            Outcome::Answered(Answer { body_sha256: Some(Sha256::digest(body).into()), ..answer })
+        }
+        other => other,
+    }
+}
+
+/// Only of an answer that is no success: for whoever looks for it at the receiver.
+#[tokio::test]
+async fn e12_the_body_of_a_failure_is_hashed_as_far_as_it_is_read() {
+    let body_of = async |status: &str, body: &str| {
+        let text = answer(status, "", body);
+        match call_a_server_that(move || Act::Answer(text.clone()), LONG).await {
+            Outcome::Answered(answer) => answer.body_sha256,
+            other => panic!("{other:?}"),
+        }
+    };
+    let hash: [u8; 32] = Sha256::digest(b"out of stock").into();
+    assert_eq!(body_of("500 Internal Server Error", "out of stock").await, Some(hash));
+    assert_eq!(body_of("422 Unprocessable Content", "").await, None);
+    assert_eq!(body_of("200 OK", "out of stock").await, None);
+    assert_eq!(body_of("500 Internal Server Error", &"x".repeat(1 << 20)).await, None, "longer than is read");
 }
 
 #[tokio::test]
 async fn the_request_is_as_the_protocol_says() {
     let server = TestServer::always(&answer("200 OK", "postrider-outcome: done\r\n", "{}")).await;
     let outcome = call(&server.url()).await;
-    let expected =
-        Answer { status: 200, declared: Some(Declared::Done), replayed: false, next: None, retry_after: None };
+    let expected = Answer {
+        status: 200,
+        declared: Some(Declared::Done),
+        replayed: false,
+        next: None,
+        retry_after: None,
+        body_sha256: None,
+    };
     assert_eq!(outcome, Outcome::Answered(expected));
     let [request] = &server.received()[..] else { panic!("one request") };
     assert_eq!(request.head.lines().next(), Some("POST /in?x=1 HTTP/1.1"));
@@ -102,7 +142,14 @@ async fn each_word_of_the_outcome_header_is_read() {
     for declared in Declared::ALL {
         let header = format!("Postrider-Outcome: {}\r\nIdempotency-Replayed: true\r\n", declared.as_str());
         let server = TestServer::always(&answer("409 Conflict", &header, "")).await;
-        let expected = Answer { status: 409, declared: Some(declared), replayed: true, next: None, retry_after: None };
+        let expected = Answer {
+            status: 409,
+            declared: Some(declared),
+            replayed: true,
+            next: None,
+            retry_after: None,
+            body_sha256: None,
+        };
         assert_eq!(call(&server.url()).await, Outcome::Answered(expected));
     }
     let server = TestServer::always(&answer("200 OK", "Postrider-Outcome: perhaps\r\n", "")).await;
@@ -136,8 +183,10 @@ async fn retry_after_is_reported_in_both_forms() {
 #[tokio::test]
 async fn e52_a_proxys_page_is_an_answer_without_a_word() {
     for (status, code) in [("502 Bad Gateway", 502), ("504 Gateway Timeout", 504), ("404 Not Found", 404)] {
-        let page = answer(status, "content-type: text/html\r\n", "<html>Postrider-Outcome: done</html>");
-        assert_eq!(call_a_server_that(move || Act::Answer(page.clone()), LONG).await, bare(code));
+        let text = "<html>Postrider-Outcome: done</html>";
+        let page = answer(status, "content-type: text/html\r\n", text);
+        let expected = with_body(bare(code), text.as_bytes());
+        assert_eq!(call_a_server_that(move || Act::Answer(page.clone()), LONG).await, expected);
     }
 }
 
@@ -263,7 +312,14 @@ async fn answer_each(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
 async fn tls_is_spoken_to_whom_the_roots_trust_and_the_name_fits() {
     let server = TlsServer::start(None).await;
     let port = server.port;
-    let done = Answer { status: 200, declared: Some(Declared::Done), replayed: false, next: None, retry_after: None };
+    let done = Answer {
+        status: 200,
+        declared: Some(Declared::Done),
+        replayed: false,
+        next: None,
+        retry_after: None,
+        body_sha256: None,
+    };
     for host in ["localhost", "127.0.0.1"] {
         assert_eq!(call(&format!("https://{host}:{port}/")).await, Outcome::Answered(done.clone()));
     }
@@ -315,6 +371,7 @@ async fn a_certificate_of_ours_is_shown_and_a_new_one_is_taken_on_a_new_connecti
         replayed: false,
         next: None,
         retry_after: None,
+        body_sha256: None,
     });
     let shown = || server.clients.lock().unwrap().clone();
 
@@ -422,7 +479,14 @@ async fn e45_eight_megabytes_leave_whole_and_an_answer_without_end_is_read_to_it
     let server = TestServer::start(move |_| flood()).await;
     let body = Bytes::from(vec![b'x'; 8 << 20]);
     let outcome = caller(&server.url(), &settings()).call(StageCall { body: body.clone(), ..stage_call(LONG) }).await;
-    let done = Answer { status: 200, declared: Some(Declared::Done), replayed: false, next: None, retry_after: None };
+    let done = Answer {
+        status: 200,
+        declared: Some(Declared::Done),
+        replayed: false,
+        next: None,
+        retry_after: None,
+        body_sha256: None,
+    };
     assert_eq!(outcome, Outcome::Answered(done));
     let [request] = &server.received()[..] else { panic!("one request") };
     assert!(request.body.as_bytes() == body, "all of the body, and nothing else");

@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Method, Request, Response};
 use postrider_core::error::Result;
 use postrider_core::outcome::{Lost, NotSent};
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,6 +67,8 @@ pub(crate) struct Outgoing {
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
+    /// Of the body, where the status is no 2xx and the body is neither empty nor too long.
+    pub(crate) body_sha256: Option<[u8; 32]>,
 }
 
 /// Why there is no answer. All that is in doubt is `Lost`.
@@ -181,17 +184,23 @@ impl HttpClient {
         response: Response<Incoming>,
     ) -> Result<Reply, Unanswered> {
         let (head, mut body) = response.into_parts();
-        let reply = Reply { status: head.status.as_u16(), headers: head.headers };
+        let mut reply = Reply { status: head.status.as_u16(), headers: head.headers, body_sha256: None };
+        let mut hash = (!head.status.is_success()).then(Sha256::new);
         let mut bytes_read: usize = 0;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| Unanswered::Lost(Lost::Reset))?;
-            bytes_read = bytes_read.saturating_add(frame.data_ref().map_or(0, Bytes::len));
+            let data = frame.data_ref().map_or(&[][..], |data| &data[..]);
+            if let Some(hash) = &mut hash {
+                hash.update(data);
+            }
+            bytes_read = bytes_read.saturating_add(data.len());
             if bytes_read > ANSWER_BODY_BYTES_MAX {
                 // Dropping body and sender closes the connection.
                 return Ok(reply);
             }
         }
         self.keep(pool, sender, tls);
+        reply.body_sha256 = hash.filter(|_| bytes_read > 0).map(|hash| hash.finalize().into());
         Ok(reply)
     }
 

@@ -209,7 +209,7 @@ fn judge_reply(event: &Event, result: Result<Reply, Unanswered>) -> Result<()> {
         |detail: String| Error::new(ErrorKind::SinkUnavailable, "endpoint did not take an event").with_detail(detail);
     match result {
         Ok(Reply { status: 200..=299, .. }) => Ok(()),
-        Ok(Reply { status: status @ (408 | 425 | 429 | 500..=599), headers }) => {
+        Ok(Reply { status: status @ (408 | 425 | 429 | 500..=599), headers, .. }) => {
             let wait = header::retry_after(&headers).map(|span| format!(" It asks to wait for {} s.", span.as_secs()));
             Err(unavailable(format!("It answered {status} to event {id}.{}", wait.unwrap_or_default())))
         }

@@ -252,8 +252,14 @@ impl Receivers {
         let body_hash = if keyed && sim.has(Bug::AnswerNotStored) { sim.random() } else { stored };
         self.give(request, body_hash);
         if keyed {
-            let answer =
-                Answer { status: 200, declared: Some(Declared::Done), replayed: true, next: None, retry_after: None };
+            let answer = Answer {
+                status: 200,
+                declared: Some(Declared::Done),
+                replayed: true,
+                next: None,
+                retry_after: None,
+                body_sha256: None,
+            };
             return Some(Outcome::Answered(answer));
         }
         Some(answered(200, Some(Declared::AlreadyDone), None))
@@ -341,5 +347,5 @@ impl Request {
 }
 
 fn answered(status: u16, declared: Option<Declared>, retry_after: Option<Duration>) -> Outcome {
-    Outcome::Answered(Answer { status, declared, replayed: false, next: None, retry_after })
+    Outcome::Answered(Answer { status, declared, replayed: false, next: None, retry_after, body_sha256: None })
 }

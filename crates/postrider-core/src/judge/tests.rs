@@ -35,6 +35,7 @@ fn answered(status: u16, declared: Option<&str>, retry_after: Option<u64>) -> Ou
         replayed: false,
         next: None,
         retry_after: retry_after.map(Duration::from_secs),
+        body_sha256: None,
     })
 }
 
@@ -149,8 +150,14 @@ fn the_answer_names_the_way_on_and_one_that_cannot_be_followed_needs_a_person() 
         let policy = StagePolicy { next: ways, ..policy() };
         let named = [None, Some("REFERRAL"), Some("DONE"), Some("referral"), Some("a\n\"b")];
         let lines = named.map(|named| {
-            let answer =
-                Answer { status: 200, declared: Some(Declared::Done), replayed: true, next: None, retry_after: None };
+            let answer = Answer {
+                status: 200,
+                declared: Some(Declared::Done),
+                replayed: true,
+                next: None,
+                retry_after: None,
+                body_sha256: None,
+            };
             let answer = Answer { next: named.map(str::to_owned), ..answer };
             format!("{named:?} → {}\n", show(&judge(&policy, attempt(5), &Outcome::Answered(answer))))
         });
@@ -282,4 +289,18 @@ fn of_a_receiver_that_moves_rows_on_a_success_alone_is_none() {
     }
     let lost = judge(&policy, attempt(1), &Outcome::Lost(Lost::Timeout));
     assert!(matches!(lost, Verdict::Retry { .. }), "a request that comes late finds its fence raised");
+}
+
+#[test]
+fn e12_a_row_that_rests_names_the_body_of_the_answer_that_put_it_there() {
+    let with_body = |status| match answered(status, None, None) {
+        Outcome::Answered(answer) => Outcome::Answered(Answer { body_sha256: Some([0xAB; 32]), ..answer }),
+        other => other,
+    };
+    let body = format!("body sha256 {}", "ab".repeat(32));
+    let last = judge(&policy(), attempt(5), &with_body(500));
+    assert_eq!(show(&last), format!("unknown: AT_LIMIT: UNKNOWN (HTTP 500), {body}"));
+    let parked = judge(&policy(), attempt(1), &with_body(422));
+    assert_eq!(show(&parked), format!("park: PERMANENT (HTTP 422), {body}"));
+    assert!(!show(&judge(&policy(), attempt(1), &with_body(500))).contains("sha256"), "it does not rest yet");
 }

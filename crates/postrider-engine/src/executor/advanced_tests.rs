@@ -102,7 +102,7 @@ impl Scene {
 
 fn answered(status: u16, declared: Declared) -> Outcome {
     let declared = Some(declared);
-    Outcome::Answered(Answer { status, declared, replayed: false, next: None, retry_after: None })
+    Outcome::Answered(Answer { status, declared, replayed: false, next: None, retry_after: None, body_sha256: None })
 }
 
 fn to_b(fence: i64) -> Vec<(String, i64, Option<String>)> {

@@ -225,6 +225,7 @@ impl Play {
                     replayed: false,
                     next: None,
                     retry_after: None,
+                    body_sha256: None,
                 };
                 self.state.called(&ticket, &Outcome::Answered(answer));
                 self.write();
