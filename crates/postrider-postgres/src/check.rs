@@ -21,7 +21,7 @@ use crate::options::ConnectOptions;
 pub use open_steps::{OpenStep, foreign_states, open_steps};
 
 /// The checks only read, and give up where somebody holds a catalogue.
-const PREAMBLE: &str =
+pub(crate) const PREAMBLE: &str =
     "SET default_transaction_read_only = on; SET lock_timeout = '10s'; SET statement_timeout = '30s'";
 
 /// One thing that is not as it should be.

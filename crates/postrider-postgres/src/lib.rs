@@ -40,5 +40,6 @@ pub use setup::{
     Circumstances, Published, SetupReport, SetupSettings, Step, StepObject, StepOutcome, WorkIdentity, apply, plan,
 };
 pub use source::{Comparison, ReplicationSource};
+pub use states::unwritable_stages;
 pub use timeline::Kinship;
 pub use work_table::{PgWorkTable, WorkTableSettings};

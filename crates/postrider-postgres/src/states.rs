@@ -1,14 +1,15 @@
-//! Whether the column of the state can hold the words that are written into it.
+//! Whether the columns of stage and state can hold the words that are written into them.
 
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::route::WorkMapping;
-use postrider_core::work::StageState;
+use postrider_core::work::{StageName, StageState};
 use tokio_postgres::error::SqlState;
 
-use crate::check::field;
+use crate::check::{PREAMBLE, field};
 use crate::client::{Connection, Parameters};
 use crate::errors::{Phase, map_client_error};
 use crate::objects::work_name;
+use crate::options::ConnectOptions;
 use crate::quote::quote_identifier;
 
 /// The states that transitions and orders of people write.
@@ -35,31 +36,55 @@ pub(crate) async fn require(connection: &Connection, mapping: &WorkMapping) -> R
     }
 }
 
-/// Which words the column cannot hold as they are, as a sentence; `None` too where there is no such column.
+/// Which words the column of the state cannot hold as they are, as a sentence; `None` too where there is no such column.
 pub(crate) async fn unwritable(connection: &Connection, mapping: &WorkMapping) -> Result<Option<String>> {
+    let word = |state: StageState| (mapping.states.word(state), format!(" ({})", state.as_str()));
+    let words = WRITTEN.map(word);
+    unwritable_words(connection, mapping, &mapping.stage_state, &words).await
+}
+
+/// Which of these names the column of the stage cannot hold as they are, as a sentence.
+///
+/// # Errors
+/// What connecting gives, and what the server says.
+pub async fn unwritable_stages(
+    options: &ConnectOptions,
+    mapping: &WorkMapping,
+    stages: &[StageName],
+) -> Result<Option<String>> {
+    let connection = Connection::open(options, PREAMBLE).await?;
+    let names: Vec<(&str, String)> = stages.iter().map(|stage| (stage.as_str(), String::new())).collect();
+    unwritable_words(&connection, mapping, &mapping.stage, &names).await
+}
+
+/// Of the words, each with what is said behind it, those that a column cuts off or refuses.
+async fn unwritable_words(
+    connection: &Connection,
+    mapping: &WorkMapping,
+    column: &str,
+    words: &[(&str, String)],
+) -> Result<Option<String>> {
     let text = "SELECT format_type(a.atttypid, a.atttypmod), \
            ARRAY(SELECT pg_get_expr(k.conbin, k.conrelid) FROM pg_constraint AS k \
                  WHERE k.conrelid = a.attrelid AND k.contype = 'c' AND k.conkey = ARRAY[a.attnum]) \
          FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid JOIN pg_namespace AS n ON n.oid = c.relnamespace \
          WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = $3 AND a.attnum > 0 AND NOT a.attisdropped";
-    let names = [&mapping.schema, &mapping.table, &mapping.stage_state];
-    let parameters: Parameters = names.into_iter().map(|name| Box::new(name.clone()) as Box<_>).collect();
+    let names = [mapping.schema.as_str(), &mapping.table, column];
+    let parameters: Parameters = names.into_iter().map(|name| Box::new(name.to_owned()) as Box<_>).collect();
     let rows = connection.query(&text.into(), &parameters).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let (type_name, constraints): (&str, Vec<String>) = (field(row, 0)?, field(row, 1)?);
-    let column = quote_identifier(&mapping.stage_state);
+    let (column, table) = (quote_identifier(column), work_name(mapping));
     let passes: String = constraints.iter().map(|expression| format!(" AND ({expression}) IS NOT FALSE")).collect();
     let text = format!(
         "SELECT FROM (SELECT $1::text::{type_name} AS {column}) AS t WHERE t.{column}::text = $1::text{passes}"
     );
     let mut refused = Vec::new();
-    for state in WRITTEN {
-        let word = mapping.states.word(state);
+    for (word, behind) in words {
         if !holds(connection, &text, word).await? {
-            refused.push(format!("\"{}\" ({})", word.escape_debug(), state.as_str()));
+            refused.push(format!("\"{}\"{behind}", word.escape_debug()));
         }
     }
-    let table = work_name(mapping);
     Ok((!refused.is_empty())
         .then(|| format!("The column {column} of {table} cannot hold {} as it is.", refused.join(", "))))
 }

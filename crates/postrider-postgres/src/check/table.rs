@@ -36,13 +36,19 @@ struct Facts {
     has_column_list: bool,
     /// Only what is inserted is published, which takes no replica identity.
     only_inserts: bool,
-    /// Each column with its type's name in `pg_type`.
-    columns: BTreeMap<String, String>,
+    columns: BTreeMap<String, ColumnFacts>,
     fillfactor: i64,
     /// The key columns of each unique index without predicate or expression, sorted.
     unique_keys: Vec<Vec<String>>,
     /// Each index with the columns that it depends on, its predicate's among them.
     indexes: BTreeMap<String, Vec<String>>,
+}
+
+/// What the catalogue says of one column.
+struct ColumnFacts {
+    /// In `pg_type`.
+    type_name: String,
+    may_be_null: bool,
 }
 
 pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> Result<Vec<Finding>> {
@@ -140,6 +146,7 @@ impl Facts {
             })
             .collect();
         findings.extend(self.judge_lacking(mapping));
+        findings.extend(self.judge_nulls(mapping));
         findings.extend(self.judge_key(mapping));
         findings.extend(self.judge_identity());
         findings.extend(self.judge_indexes(mapping));
@@ -155,6 +162,7 @@ impl Facts {
                 self.judge_column(column, types, &missing_column_hint(mapping, &self.name, column))
             })
             .collect();
+        findings.extend(self.judge_nulls(mapping));
         findings.extend(self.judge_key(mapping));
         findings.extend(self.judge_identity());
         findings
@@ -165,12 +173,36 @@ impl Facts {
         let quoted = quote_identifier(column);
         match self.columns.get(column) {
             None => Some(self.error(format!("The table {name} has no column {quoted}."), missing.to_owned())),
-            Some(found) if !types.is_empty() && !types.contains(&found.as_str()) => Some(self.error(
-                format!("The column {quoted} of {name} is of type {found}."),
+            Some(found) if !types.is_empty() && !types.contains(&found.type_name.as_str()) => Some(self.error(
+                format!("The column {quoted} of {name} is of type {}.", found.type_name),
                 format!("It must be of type {}.", types.join(" or ")),
             )),
             Some(_) => None,
         }
+    }
+
+    /// A row without a stage, a state or a number is none that anybody can read.
+    fn judge_nulls(&self, mapping: &WorkMapping) -> Vec<Finding> {
+        let numbers = [&mapping.attempt_count, &mapping.deferral_count, &mapping.fence, &mapping.epoch];
+        let numbers = numbers.into_iter().flatten().map(|column| (column, true));
+        let columns = [(&mapping.stage, false), (&mapping.stage_state, false)].into_iter().chain(numbers);
+        let may_be_null =
+            columns.filter(|(column, _)| self.columns.get(*column).is_some_and(|facts| facts.may_be_null));
+        let judge = |(column, is_number): (&String, bool)| {
+            let (name, column) = (&self.name, quote_identifier(column));
+            let not_null = format!("ALTER COLUMN {column} SET NOT NULL;");
+            let hint = match is_number {
+                true => format!(
+                    "UPDATE {name} SET {column} = 0 WHERE {column} IS NULL; ALTER TABLE {name} ALTER COLUMN {column} SET DEFAULT 0, {not_null}"
+                ),
+                false => format!("Give each row one; then ALTER TABLE {name} {not_null}"),
+            };
+            let sentence = format!(
+                "The column {column} of {name} may be NULL: nobody reads a row where it is, and nobody starts it."
+            );
+            Finding::new(Severity::Warning, ErrorKind::Table, self.subject, sentence, hint)
+        };
+        may_be_null.map(judge).collect()
     }
 
     /// What the table does without.
@@ -291,11 +323,12 @@ fn wanted(mapping: &WorkMapping) -> Vec<(&str, &'static [&'static str])> {
     wanted
 }
 
-async fn columns(connection: &Connection, oid: i64) -> Result<BTreeMap<String, String>> {
-    let text = "SELECT a.attname::text, t.typname::text FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid \
+async fn columns(connection: &Connection, oid: i64) -> Result<BTreeMap<String, ColumnFacts>> {
+    let text = "SELECT a.attname::text, t.typname::text, NOT a.attnotnull FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid \
          WHERE a.attrelid = $1::int8::oid AND a.attnum > 0 AND NOT a.attisdropped";
     let rows = connection.query(&text.into(), &vec![Box::new(oid)]).await?;
-    rows.iter().map(|row| Ok((field(row, 0)?, field(row, 1)?))).collect()
+    let facts = |row| Ok((field(row, 0)?, ColumnFacts { type_name: field(row, 1)?, may_be_null: field(row, 2)? }));
+    rows.iter().map(facts).collect()
 }
 
 async fn unique_keys(connection: &Connection, oid: i64) -> Result<Vec<Vec<String>>> {

@@ -144,6 +144,13 @@ broken!(
         error PR010 The column "updated_at" of "public"."pending_work" is of type timestamp."#]]
 );
 broken!(
+    columns_that_may_be_null_are_found,
+    "ALTER TABLE pending_work ALTER stage_state DROP NOT NULL, ALTER fence DROP NOT NULL",
+    expect![[r#"
+        warning PR010 The column "stage_state" of "public"."pending_work" may be NULL: nobody reads a row where it is, and nobody starts it.
+        warning PR010 The column "fence" of "public"."pending_work" may be NULL: nobody reads a row where it is, and nobody starts it."#]]
+);
+broken!(
     a_key_that_is_not_unique_is_found,
     "ALTER TABLE pending_work DROP CONSTRAINT pending_work_pkey, ADD PRIMARY KEY (group_id, quote_id, stage)",
     expect![[r#"

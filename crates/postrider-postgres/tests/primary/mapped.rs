@@ -8,7 +8,7 @@ use postrider_core::order::Order;
 use postrider_core::ports::{CheckpointReply, Claim, ClaimRequest, Transition, WorkTable};
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{StageName, StageState, StateWords, WorkKey};
-use postrider_postgres::{Access, Note, Operator, PgWorkTable, RowFilter, WorkTableSettings};
+use postrider_postgres::{Access, Note, Operator, PgWorkTable, RowFilter, WorkTableSettings, unwritable_stages};
 
 use crate::database::{Database, canonical_mapping};
 use crate::work_table::{MINUTE, ONE, TWO, ask, claimed, outcome};
@@ -190,6 +190,19 @@ async fn a_column_that_cannot_hold_the_words_is_refused() {
         refused(&bare_mapping()).await,
         r#"The column "status" of "public"."jobs" cannot hold "UNCLEAR" (UNKNOWN) as it is."#
     );
+}
+
+/// A cast cuts a name off in silence, and the row would go on into a stage that nobody has.
+#[tokio::test]
+async fn names_of_stages_that_the_column_cannot_hold_are_found() {
+    let database = Database::create().await;
+    database.run(BARE).await;
+    let names = ["PRICING", "APPROVAL", "LEGAL_APPROVAL"].map(StageName::new);
+    let found = async || unwritable_stages(&database.options(), &bare_mapping(), &names).await.unwrap();
+    assert_eq!(found().await, None);
+    database.run("ALTER TABLE jobs ALTER step TYPE varchar(8), ADD CHECK (step <> 'APPROVAL')").await;
+    let sentence = r#"The column "step" of "public"."jobs" cannot hold "APPROVAL", "LEGAL_APPROVAL" as it is."#;
+    assert_eq!(found().await.as_deref(), Some(sentence));
 }
 
 #[tokio::test]

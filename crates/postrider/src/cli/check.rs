@@ -7,8 +7,10 @@ use crate::succession::{self, GAP_HINT, describe, look};
 use crate::{exit, output, wiring};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::stage::{Gone, Step};
+use postrider_core::work::StageName;
 use postrider_postgres::{Finding, Severity, Subject};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// An endpoint that accepts no connection within this is called unreachable.
@@ -185,6 +187,12 @@ async fn look_at_open_rows(configuration: &Configuration) -> Vec<Item> {
         Some(Item::wrong("work table", gone_error(gone, &step, open.row_count)))
     });
     let mut items: Vec<Item> = lacking.collect();
+    let stages: BTreeSet<StageName> = work.definitions.steps().map(|(step, _)| step.stage).collect();
+    let stages: Vec<StageName> = stages.into_iter().collect();
+    match postrider_postgres::unwritable_stages(&configuration.source.options, &work.mapping, &stages).await {
+        Ok(sentence) => items.extend(sentence.map(|sentence| Item::wrong("work table", unwritable_error(sentence)))),
+        Err(error) => items.push(Item::wrong("work table", error)),
+    }
     match postrider_postgres::foreign_states(&configuration.source.options, &work.mapping).await {
         Ok(words) => {
             items.extend(words.iter().map(|(word, rows)| Item::wrong("work table", foreign_error(word, *rows))))
@@ -192,6 +200,12 @@ async fn look_at_open_rows(configuration: &Configuration) -> Vec<Item> {
         Err(error) => items.push(Item::wrong("work table", error)),
     }
     items
+}
+
+fn unwritable_error(sentence: String) -> Error {
+    Error::new(ErrorKind::Table, "the work table cannot hold the names of all stages")
+        .with_detail(sentence)
+        .with_hint("A row would go on into a stage whose name is cut off, or the checkpoint would be refused: give the column a longer type, ALTER TYPE … ADD VALUE for an enum, or a wider CHECK.")
 }
 
 fn foreign_error(word: &str, row_count: u64) -> Error {
