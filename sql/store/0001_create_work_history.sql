@@ -1,6 +1,6 @@
 -- The history: one row for each attempt that ended, written by the statement that wrote the work row.
 --
--- No executor asks it, only orders of a person do (how old a key is), and nothing of it may stand in a transition's way. So no constraint
+-- It is asked for one thing, how old a key is, and nothing of it may stand in a transition's way. So no constraint
 -- can refuse a row but NOT NULL, and the only index is the one that finds a workflow's own rows: by hash, since keys come
 -- in no order, and comparing them in a tree costs more than all the rest of the row. The replica identity lets old rows be
 -- deleted where everything is published (FOR ALL TABLES); it costs only where a row is deleted.

@@ -7,6 +7,7 @@ mod branching;
 mod definitions;
 mod ending;
 mod events;
+mod expiry;
 mod failover;
 mod fixture;
 mod held;

@@ -179,6 +179,8 @@ fn read_claimed(row: &Row) -> Result<Claimed> {
         epoch: number(epoch)?,
         definition: row.get::<_, Option<&str>>(6).map(DefinitionName::new),
         payload: row.get(7),
+        was_sent: false,
+        key_expired: None,
         payload_changed: false,
     };
     Ok(Claimed { claim, claimed_at: row.get(8) })

@@ -32,6 +32,11 @@ pub fn stage_call(
     if claim.payload_changed {
         return Err("PAYLOAD_CHANGED: the payload differs from the first attempt's".to_owned());
     }
+    if let Some(since) = &claim.key_expired {
+        return Err(format!(
+            "KEY_EXPIRED: it may have been acted on at {since}, which is longer ago than the stage's key_retention"
+        ));
+    }
     let body = request_body(key_names, claim);
     let (body_bytes, limit_bytes) = (u64::try_from(body.len()).unwrap_or(u64::MAX), policy.request_bytes_max);
     if body_bytes > limit_bytes {
@@ -110,6 +115,8 @@ mod tests {
             epoch: 1,
             definition: None,
             payload: payload.to_owned(),
+            was_sent: true,
+            key_expired: None,
             payload_changed: false,
         }
     }
@@ -182,6 +189,14 @@ mod tests {
         assert_eq!(call(bytes).map(|call| call.body.len()), Ok((8 << 20) + 72));
         expect!["TOO_LARGE: the request has 8388680 bytes, and the stage's request_size is 8388679"]
             .assert_eq(&call(bytes - 1).expect_err("one byte too many"));
+    }
+
+    #[test]
+    fn a_key_that_its_receiver_may_have_forgotten_does_not_leave() {
+        let expired = Claim { key_expired: Some("2026-01-01 00:00:00+00".to_owned()), ..claim(&["g", "q"], "{}") };
+        let refusal = stage_call(&policy(1_000), &DefinitionName::new("quote@1"), &[], &expired, Timestamp(0))
+            .expect_err("it could be done twice");
+        assert!(refusal.starts_with("KEY_EXPIRED: it may have been acted on at 2026-01-01 00:00:00+00"), "{refusal}");
     }
 
     #[test]

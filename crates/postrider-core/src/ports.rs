@@ -440,6 +440,10 @@ pub struct Claim {
     pub definition: Option<DefinitionName>,
     /// The payload's text as the server renders it; `null` where the column is NULL.
     pub payload: String,
+    /// A request for this stage and epoch may have left before.
+    pub was_sent: bool,
+    /// Since when, where that is longer than the receiver keeps the key, as the server writes times.
+    pub key_expired: Option<String>,
     /// The payload's hash differs from the one written at the first attempt of this stage and epoch.
     pub payload_changed: bool,
 }

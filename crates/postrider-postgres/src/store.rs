@@ -37,7 +37,7 @@ pub(crate) const OPERATOR_ACTIONS: StoreTable = StoreTable {
     name: "operator_actions",
     create: include_str!("../../../sql/store/0002_create_operator_actions.sql"),
     purpose: "Creates the record of what people order by hand.",
-    run: "",
+    run: "SELECT",
     operate: "SELECT, INSERT",
     missing: "`postrider setup` creates it.",
 };

@@ -8,6 +8,7 @@ mod asked;
 pub(crate) mod cells;
 mod checkpoint;
 mod claim;
+pub(crate) mod expiry;
 pub(crate) mod guarded;
 pub(crate) mod history;
 pub(crate) mod layout;
@@ -16,7 +17,7 @@ mod owners;
 pub(crate) mod pauses;
 mod read;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use postrider_core::ports::{
     STATEMENTS_AT_ONCE_MAX, WorkTable,
 };
 use postrider_core::route::WorkMapping;
+use postrider_core::stage::Step;
 use postrider_core::work::{OwnerId, WorkKey};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -34,7 +36,7 @@ use crate::client::Session;
 use crate::objects::written_columns;
 use crate::options::ConnectOptions;
 use crate::states;
-use crate::store::{PAUSES, WORK_HISTORY};
+use crate::store::{OPERATOR_ACTIONS, PAUSES, WORK_HISTORY};
 use asked::Statement;
 use claim::ClaimStatements;
 use layout::Layout;
@@ -86,12 +88,14 @@ pub struct WorkTableSettings {
     pub owner_grace: Duration,
     /// Each attempt that ends is told in `postrider.work_history`, by the statement that writes its end.
     pub history: bool,
+    /// How long the receivers of steps keep a key, where that is known: the claim of a row that was asked for longer ago says so.
+    pub key_retention: BTreeMap<Step, Duration>,
 }
 
 impl WorkTableSettings {
     /// The settings for an owner, with a grace of five seconds, and with the history.
     pub fn new(owner: OwnerId) -> WorkTableSettings {
-        WorkTableSettings { owner, owner_grace: Duration::from_secs(5), history: true }
+        WorkTableSettings { owner, owner_grace: Duration::from_secs(5), history: true, key_retention: BTreeMap::new() }
     }
 }
 
@@ -109,6 +113,7 @@ pub struct PgWorkTable {
     read: Arc<str>,
     /// `None` where there is no history.
     purge: Option<Arc<str>>,
+    key_retention: BTreeMap<Step, Duration>,
     claims: Sessions,
     checkpoints: Sessions,
     reads: Session,
@@ -129,7 +134,7 @@ impl PgWorkTable {
     ) -> Result<PgWorkTable> {
         let reads = Session::new(options.clone(), READING_PREAMBLE);
         let connection = reads.connection().await?;
-        let mut store = vec![(&PAUSES, PAUSES.run)];
+        let mut store = vec![(&OPERATOR_ACTIONS, OPERATOR_ACTIONS.run), (&PAUSES, PAUSES.run)];
         if settings.history {
             store.push((&WORK_HISTORY, WORK_HISTORY.run));
         }
@@ -147,6 +152,7 @@ impl PgWorkTable {
             checkpoints: Sessions::new(&options),
             layout: Arc::new(layout),
             reads,
+            key_retention: settings.key_retention.clone(),
             owner: settings.owner,
             owner_lock,
             owner_grace: settings.owner_grace,
@@ -165,7 +171,11 @@ impl WorkTable for PgWorkTable {
         Box::pin(async move {
             let session = self.claims.free().await;
             let connection = session.connection().await?;
-            claim::claim(&connection, &self.claim, &self.layout, owner, (requests, dead)).await
+            let mut replies = claim::claim(&connection, &self.claim, &self.layout, owner, (requests, dead)).await?;
+            if !self.key_retention.is_empty() {
+                expiry::note(&connection, &self.layout, &self.key_retention, requests, &mut replies).await?;
+            }
+            Ok(replies)
         })
     }
 

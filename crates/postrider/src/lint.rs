@@ -107,7 +107,7 @@ fn keys_kept_nobody_knows_how_long(stage: &Stage<'_>) -> Found {
         return None;
     }
     let sentence =
-        "Nothing says how long its receiver keeps an idempotency key: `postrider work resume` asks again however late.";
+        "Nothing says how long its receiver keeps an idempotency key: a row is asked for again however late.";
     Some((Severity::Note, sentence.to_owned(), "Add `key_retention = \"…\"` to the stage.".to_owned()))
 }
 
@@ -118,7 +118,7 @@ fn keys_kept_shorter_than_asked_for(stage: &Stage<'_>) -> Found {
         return None;
     }
     let sentence = format!(
-        "Its attempts can take {}, and its receiver keeps a key for {}: a late one could do the work a second time.",
+        "Its attempts can take {}, and its receiver keeps a key for {}: a late one is not made, and its row is parked (KEY_EXPIRED).",
         Span(asked),
         Span(kept)
     );
@@ -182,9 +182,9 @@ mod tests {
             expect![[r#"
             Warning A: What it does cannot be taken back, and it is not the last: a workflow that fails behind it, in B or D, stays half done. Put what can fail before it.
             Warning B: It calls somebody else and writes to a database: where the one is done and the other is not, a repeat cannot tell. Give the external call a stage of its own.
-            Note B: Nothing says how long its receiver keeps an idempotency key: `postrider work resume` asks again however late. Add `key_retention = "…"` to the stage.
+            Note B: Nothing says how long its receiver keeps an idempotency key: a row is asked for again however late. Add `key_retention = "…"` to the stage.
             Warning C: No stage leads to it, and it is not the first: no row comes to it unless one is inserted there. Name it as `next` of a stage, or say `entry = true` if rows begin in it.
-            Warning C: Its attempts can take 13m, and its receiver keeps a key for 10m: a late one could do the work a second time. Lower `attempts`, `timeout` or `backoff`, or have the receiver keep its keys longer.
+            Warning C: Its attempts can take 13m, and its receiver keeps a key for 10m: a late one is not made, and its row is parked (KEY_EXPIRED). Lower `attempts`, `timeout` or `backoff`, or have the receiver keep its keys longer.
             Warning D: Its class is "same_tx", and it calls somebody else: that is not undone where its transaction is rolled back. Give the external call a stage of its own, of another class."#]],
         );
     }

@@ -85,7 +85,11 @@ pub(crate) async fn work(
     telemetry: &Telemetry,
 ) -> Result<WorkPart> {
     let options = configuration.source.options.clone();
-    let settings = WorkTableSettings { history: work.history.is_some(), ..WorkTableSettings::new(owner) };
+    let settings = WorkTableSettings {
+        history: work.history.is_some(),
+        key_retention: work.key_retention.clone(),
+        ..WorkTableSettings::new(owner)
+    };
     let table = PgWorkTable::open(options, &work.mapping, &settings).await?;
     let caller = HttpStageCaller::new(work.endpoints.clone(), &http(telemetry))?;
     Ok(WorkPart {

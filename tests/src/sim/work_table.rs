@@ -286,6 +286,8 @@ fn claim_of(stored: &Stored, payload_changed: bool) -> Claim {
         epoch: row.epoch,
         definition: row.definition.clone(),
         payload: stored.payload.to_string(),
+        was_sent: false,
+        key_expired: None,
         payload_changed,
     }
 }

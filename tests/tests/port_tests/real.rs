@@ -148,7 +148,7 @@ pub(super) mod needs_postgres {
         let server = Server::start().await;
         let owner = OwnerId(0x0FED_CBA9_8765_4321);
         // The server was started a moment ago, and nobody else is reconnecting.
-        let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO, history: true };
+        let settings = WorkTableSettings { owner_grace: Duration::ZERO, ..WorkTableSettings::new(owner) };
         let table = PgWorkTable::open(server.options.clone(), &WorkMapping::default(), &settings).await.unwrap();
         Work { server, table, owner }
     }

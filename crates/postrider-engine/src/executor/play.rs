@@ -285,6 +285,8 @@ impl Play {
             epoch: 0,
             definition: self.found.get(&(key.clone(), stage.clone())).cloned().or(definition),
             payload: "{}".to_owned(),
+            was_sent: false,
+            key_expired: None,
             payload_changed: false,
         }
     }

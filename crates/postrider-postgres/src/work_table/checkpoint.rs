@@ -241,6 +241,8 @@ fn read_reply<'a>(layout: &'a Layout, checkpoint: &Checkpoint, row: &Row) -> Res
         epoch: cells.take_count(&layout.epoch)?,
         definition: cells.take::<Option<&str>>(&layout.definition)?.map(DefinitionName::new),
         payload: cells.take(&layout.payload)?,
+        was_sent: false,
+        key_expired: None,
         payload_changed: false,
     }))
 }

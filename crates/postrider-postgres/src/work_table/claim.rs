@@ -206,6 +206,9 @@ fn change(layout: &Layout) -> String {
 fn reply(layout: &Layout) -> Vec<String> {
     let mut columns = vec!["asked.ord".to_owned(), format!("t.{}::text", layout.stage_state.name)];
     columns.extend(layout.claim_columns());
+    // A table that keeps no hash cannot tell.
+    let was_sent = if layout.request_hash.is_there() { "asked.known_hash IS NOT NULL" } else { "true" };
+    columns.push(was_sent.to_owned());
     // Without a hash from before, the claim has computed it already: it is not computed again only to be compared with nothing.
     columns.push(
         "asked.known_hash IS NOT NULL AND asked.known_hash <> sha256(convert_to(asked.payload_text, 'UTF8'))"
@@ -232,6 +235,8 @@ fn read_reply<'a>(layout: &'a Layout, request: &ClaimRequest, row: &Row) -> Resu
         epoch: cells.take_count(&layout.epoch)?,
         definition: cells.take::<Option<&str>>(&layout.definition)?.map(DefinitionName::new),
         payload: cells.take(&layout.payload)?,
+        was_sent: cells.take(&layout.request_hash)?,
+        key_expired: None,
         payload_changed: cells.take(&layout.request_hash)?,
     }))
 }

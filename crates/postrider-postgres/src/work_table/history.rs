@@ -1,7 +1,7 @@
 //! The history: what a transition tells of the attempt that it ends, in the same statement.
 //!
 //! Where it is kept, `held` reads what the row was before, `written` returns it, and an INSERT beside the UPDATE takes it from
-//! there: so there is a row of history exactly where a transition was written. No executor ever reads it; how old a key is, an order of a person asks.
+//! there: so there is a row of history exactly where a transition was written. How old a key is, it alone can tell ([`super::expiry`]).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -223,6 +223,7 @@ async fn a_role_without_rights_is_told_which() {
         error Our role lacks the privilege UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "closed_at", "last_error", "definition", "updated_at") on "public"."pending_work".
         error Our role may not use the schema postrider.
         error Our role lacks the privilege SELECT, INSERT, DELETE on postrider.work_history.
+        error Our role lacks the privilege SELECT on postrider.operator_actions.
         error Our role lacks the privilege SELECT on postrider.pauses.
         warning Our role lacks the privilege SELECT on "public"."outbox_event"."#]]
     .assert_eq(&lines.join("\n"));

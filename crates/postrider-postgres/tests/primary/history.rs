@@ -114,7 +114,7 @@ async fn e13_an_attempt_that_is_lost_is_told_when_it_is_taken_over_and_at_the_li
 async fn with_the_history_off_nothing_is_told_and_its_table_is_not_needed() {
     let database = with_rows(1).await;
     database.run("DROP TABLE postrider.work_history").await;
-    let settings = WorkTableSettings { owner: ONE, owner_grace: Duration::ZERO, history: false };
+    let settings = WorkTableSettings { owner_grace: Duration::ZERO, history: false, ..WorkTableSettings::new(ONE) };
     let table = PgWorkTable::open(database.options(), &canonical_mapping(), &settings).await.unwrap();
     let claim = claim_one(&table, ONE, ask(key(0), 0)).await.unwrap();
     assert_eq!(table.checkpoint(ONE, &[outcome(&claim, Transition::Finish)]).await.unwrap().len(), 1);
@@ -127,7 +127,7 @@ async fn a_history_that_cannot_be_written_is_refused_before_the_first_claim() {
     database
         .run(&format!(
             "CREATE ROLE {role} LOGIN PASSWORD 'secret'; GRANT SELECT, UPDATE ON pending_work TO {role};
-             GRANT SELECT ON postrider.work_history, postrider.pauses TO {role}"
+             GRANT SELECT ON postrider.work_history, postrider.operator_actions, postrider.pauses TO {role}"
         ))
         .await;
     let options = parse(&database.cluster.url_as(&role, "secret", database.name()));

@@ -4,6 +4,7 @@
 mod advance;
 mod check;
 mod database;
+mod expiry;
 mod heartbeat;
 mod history;
 mod left_out;

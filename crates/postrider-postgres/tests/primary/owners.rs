@@ -31,7 +31,7 @@ async fn after_a_restart_of_the_server_the_locks_say_nothing_for_a_while() {
     database.install_work_table().await;
     insert_rows(&database, 0..1).await;
     let grace = Duration::from_secs(1);
-    let settings = WorkTableSettings { owner: ONE, owner_grace: grace, history: true };
+    let settings = WorkTableSettings { owner_grace: grace, history: true, ..WorkTableSettings::new(ONE) };
     let table = PgWorkTable::open(database.options(), &canonical_mapping(), &settings).await.unwrap();
     eventually("the server is old enough", async || table.living_owners().await.unwrap().is_some()).await;
     database.restart(Shutdown::Immediate).await;
@@ -58,7 +58,8 @@ async fn after_a_restart_of_the_server_the_locks_say_nothing_for_a_while() {
 #[tokio::test]
 async fn a_server_that_was_started_a_moment_ago_does_not_say_who_lives() {
     let database = with_rows(0).await;
-    let patient = WorkTableSettings { owner: ONE, owner_grace: Duration::from_secs(3_600), history: true };
+    let patient =
+        WorkTableSettings { owner_grace: Duration::from_secs(3_600), history: true, ..WorkTableSettings::new(ONE) };
     let table = PgWorkTable::open(database.options(), &canonical_mapping(), &patient).await.unwrap();
     assert_eq!(table.living_owners().await.unwrap(), None);
     let hasty = open(&database, TWO).await;

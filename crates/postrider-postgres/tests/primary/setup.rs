@@ -33,6 +33,7 @@ fn the_plan_prints_the_publication_before_the_slot() {
         GRANT UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "last_error", "updated_at", "definition", "closed_at") ON "public"."pending_work" TO "quoting_role";
         GRANT USAGE ON SCHEMA postrider TO "quoting_role";
         GRANT SELECT, INSERT, DELETE ON postrider.work_history TO "quoting_role";
+        GRANT SELECT ON postrider.operator_actions TO "quoting_role";
         GRANT SELECT ON postrider.pauses TO "quoting_role";
         SELECT pg_create_logical_replication_slot('quoting', 'pgoutput');"#]]
     .assert_eq(&statements.join("\n"));
@@ -93,7 +94,7 @@ async fn the_role_can_do_its_work_and_nothing_else() {
     let errors: Vec<_> = check(&options, &canonical_objects(&name)).await.unwrap();
     assert!(errors.iter().all(|finding| finding.kind != ErrorKind::Privilege), "{errors:?}");
     let owner = OwnerId(1);
-    let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO, history: true };
+    let settings = WorkTableSettings { owner_grace: Duration::ZERO, ..WorkTableSettings::new(owner) };
     let table = PgWorkTable::open(options.clone(), &canonical_mapping(), &settings).await.unwrap();
     let request = ClaimRequest {
         key: WorkKey::new(["g", "q"]),

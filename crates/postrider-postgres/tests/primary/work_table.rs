@@ -76,7 +76,7 @@ pub(crate) async fn read_one(table: &PgWorkTable, number: usize) -> WorkVersion 
 
 pub(crate) async fn open(database: &Database, owner: OwnerId) -> PgWorkTable {
     // The test's server was started a moment ago, and nobody else is reconnecting.
-    let settings = WorkTableSettings { owner, owner_grace: Duration::ZERO, history: true };
+    let settings = WorkTableSettings { owner_grace: Duration::ZERO, ..WorkTableSettings::new(owner) };
     PgWorkTable::open(database.options(), &canonical_mapping(), &settings).await.unwrap()
 }
 
@@ -112,6 +112,8 @@ async fn a_claim_carries_what_the_request_needs() {
         epoch: 0,
         definition: Some(DefinitionName::new("quote@1")),
         payload: r#"{"n": 0}"#.to_owned(),
+        was_sent: false,
+        key_expired: None,
         payload_changed: false,
     };
     assert_eq!(claims[0], expected);

@@ -328,7 +328,7 @@ typed_table! {
         /// Default: twice the timeout.
         lease: Span,
         /// How long the receiver, and whoever is behind it, keeps an idempotency key. A row whose first request is older than that is not
-        /// asked again by `postrider work resume`: the work could be done a second time.
+        /// asked again, since the work could be done a second time: it is parked (`KEY_EXPIRED`), and `postrider work resume` refuses it.
         /// Default: for ever.
         key_retention: Span,
         /// Rows begin in this stage: the application inserts them here. `postrider check` tells of a stage that no other leads to.
