@@ -43,14 +43,14 @@ impl State {
         (requests, dead)
     }
 
-    /// How many rows are due and have a free slot, up to what a statement may name.
+    /// How many rows are due, are not held back and have a free slot, up to what a statement may name.
     pub(crate) fn claimable_count(&self) -> usize {
         let definitions = &self.settings.definitions;
         let claimable = |step: &Step| {
             let free = definitions.policy(step).map_or(u32::MAX, |policy| self.free_slots(step, policy));
             self.rows.due_count(step).min(usize::try_from(free).unwrap_or(usize::MAX))
         };
-        if self.draining { 0 } else { self.rows.due_steps().map(claimable).sum() }
+        if self.draining { 0 } else { self.startable_steps().map(claimable).sum() }
     }
 
     /// The statement came back. Requests without a reply touched nothing.

@@ -54,6 +54,7 @@ fn a_success_stops_before_a_paused_stage_and_goes_on_in_order_when_that_is_resum
     play.run();
     assert_eq!((play.calls_of("FIRST"), play.calls_of("LAST"), play.state.rows.len()), (30, 0, 30));
     assert_eq!(play.state.until_next_timer(), None, "what waits for a person waits for no clock");
+    assert_eq!(play.state.claimable_count(), 0, "nor does the next statement wait for it");
     play.claimed.clear();
     play.resume(part("LAST"));
     play.run();
