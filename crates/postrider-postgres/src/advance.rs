@@ -10,7 +10,7 @@ use postrider_core::work::StageState;
 
 use crate::check::field;
 use crate::client::{Connection, Parameters};
-use crate::objects::{is_open, work_name};
+use crate::objects::{DEFINER, SEARCH_PATH, is_open, work_name};
 use crate::quote::{quote_identifier, quote_literal, quote_table};
 use crate::store::WORK_HISTORY;
 
@@ -34,9 +34,7 @@ pub(crate) fn statements(mapping: &WorkMapping) -> String {
     format!(
         "CREATE OR REPLACE FUNCTION {function}({ARGUMENTS})
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog SET datestyle = 'ISO, YMD' SET intervalstyle = 'postgres' SET timezone = 'UTC'
-    SET extra_float_digits = 3 SET bytea_output = 'hex'
+LANGUAGE plpgsql {DEFINER}
 AS $advance${body}$advance$;
 REVOKE ALL ON FUNCTION {function}({ARGUMENT_TYPES}) FROM PUBLIC;",
         body = body(mapping),
@@ -46,9 +44,10 @@ REVOKE ALL ON FUNCTION {function}({ARGUMENT_TYPES}) FROM PUBLIC;",
 /// Whether the function is there that we would make now. One that was made by hand may be without the quotes.
 pub(crate) async fn is_there(connection: &Connection, mapping: &WorkMapping) -> Result<bool> {
     let text = "SELECT count(*) FROM pg_proc AS p WHERE p.oid = to_regprocedure($1) AND p.prosecdef \
-         AND replace(p.prosrc, '\"', '') = replace($2, '\"', '')";
+         AND replace(p.prosrc, '\"', '') = replace($2, '\"', '') \
+         AND p.proconfig @> $3";
     let signature = format!("{}({ARGUMENT_TYPES})", function_name(mapping));
-    let parameters: Parameters = vec![Box::new(signature), Box::new(body(mapping))];
+    let parameters: Parameters = vec![Box::new(signature), Box::new(body(mapping)), Box::new(vec![SEARCH_PATH])];
     let rows = connection.query(&text.into(), &parameters).await?;
     Ok(rows.first().map_or(Ok(0), |row| field::<i64>(row, 0))? == 1)
 }
@@ -71,7 +70,7 @@ BEGIN
         {definition}::text AS definition, {written_at} AS written_at, ARRAY[{texts}] AS key
     INTO held
     FROM {table} AS t WHERE {matches} FOR NO KEY UPDATE;
-    IF NOT FOUND OR held.closed OR held.stage <> stage OR held.fence <> fence OR held.state NOT IN ({open_states}) THEN
+    IF (NOT FOUND OR held.closed OR held.stage <> stage OR held.fence <> fence OR held.state NOT IN ({open_states})) IS NOT FALSE THEN
         RAISE EXCEPTION 'the request is stale: its work row has moved on' USING ERRCODE = 'PRF01',
             DETAIL = CASE WHEN held.fence IS NULL THEN 'There is no such row.'
                 ELSE format('The request is for stage %s at fence %s, and the row is in stage %s, %s, at fence %s.',

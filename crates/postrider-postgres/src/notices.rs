@@ -10,7 +10,7 @@ use postrider_core::route::WorkMapping;
 
 use crate::check::field;
 use crate::client::{Connection, Parameters};
-use crate::objects::work_name;
+use crate::objects::{DEFINER, SEARCH_PATH, work_name};
 use crate::quote::{quote_identifier, quote_literal, quote_table};
 
 /// The name of the trigger for rows; that for TRUNCATE has it as its beginning.
@@ -21,9 +21,7 @@ const TRIGGER: &str = "postrider_notice";
 pub(crate) fn statements(mapping: &WorkMapping) -> String {
     let (table, function) = (work_name(mapping), function_name(mapping));
     format!(
-        "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog SET datestyle = 'ISO, YMD' SET intervalstyle = 'postgres' SET timezone = 'UTC'
-    SET extra_float_digits = 3 SET bytea_output = 'hex'
+        "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql {DEFINER}
 AS $notice${body}$notice$;
 CREATE OR REPLACE TRIGGER {TRIGGER} AFTER UPDATE OR DELETE ON {table} FOR EACH ROW
     WHEN (current_setting('postrider.quiet', true) IS DISTINCT FROM 'on') EXECUTE FUNCTION {function}();
@@ -37,9 +35,14 @@ ALTER TABLE {table} ENABLE ALWAYS TRIGGER {TRIGGER}_truncate;",
 /// Whether the table has both triggers, enabled always, with the function that we would make now.
 pub(crate) async fn are_there(connection: &Connection, mapping: &WorkMapping) -> Result<bool> {
     let text = "SELECT count(*) FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid \
-         WHERE t.tgrelid = to_regclass($1) AND t.tgname::text IN ($2, $2 || '_truncate') AND t.tgenabled = 'A' AND p.prosrc = $3";
-    let parameters: Parameters =
-        vec![Box::new(work_name(mapping)), Box::new(TRIGGER.to_owned()), Box::new(body(mapping))];
+         WHERE t.tgrelid = to_regclass($1) AND t.tgname::text IN ($2, $2 || '_truncate') AND t.tgenabled = 'A' AND p.prosrc = $3 \
+           AND p.proconfig @> $4";
+    let parameters: Parameters = vec![
+        Box::new(work_name(mapping)),
+        Box::new(TRIGGER.to_owned()),
+        Box::new(body(mapping)),
+        Box::new(vec![SEARCH_PATH]),
+    ];
     let rows = connection.query(&text.into(), &parameters).await?;
     Ok(rows.first().map_or(Ok(0), |row| field::<i64>(row, 0))? == 2)
 }

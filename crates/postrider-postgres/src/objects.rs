@@ -7,6 +7,15 @@ use postrider_core::work::StageState;
 use crate::columns::work_columns;
 use crate::quote::{quote_identifier, quote_literal, quote_table};
 
+/// How a function of ours runs: with the privileges of whoever made it, and whatever the session is that calls it. What a session has of its
+/// own in `pg_temp` comes last, since it would come first where it is not named ("Writing SECURITY DEFINER Functions Safely").
+pub(crate) const DEFINER: &str = "SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' SET intervalstyle = 'postgres' SET timezone = 'UTC'
+    SET extra_float_digits = 3 SET bytea_output = 'hex'";
+
+/// One of its settings, as `pg_proc.proconfig` has it.
+pub(crate) const SEARCH_PATH: &str = "search_path=pg_catalog, pg_temp";
+
 /// The publication, the slot and the tables of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceObjects {

@@ -20,7 +20,7 @@
 CREATE OR REPLACE FUNCTION public.postrider_advance_pending_work(key text[], stage text, fence bigint, next_stage text)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path = pg_catalog SET datestyle = 'ISO, YMD' SET intervalstyle = 'postgres' SET timezone = 'UTC'
+    SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' SET intervalstyle = 'postgres' SET timezone = 'UTC'
     SET extra_float_digits = 3 SET bytea_output = 'hex'
 AS $advance$
 #variable_conflict use_variable
@@ -44,7 +44,7 @@ BEGIN
         t.definition::text AS definition, t.updated_at AS written_at, ARRAY[t.group_id::text, t.quote_id::text] AS key
     INTO held
     FROM public.pending_work AS t WHERE t.group_id = part_1 AND t.quote_id = part_2 FOR NO KEY UPDATE;
-    IF NOT FOUND OR held.closed OR held.stage <> stage OR held.fence <> fence OR held.state NOT IN ('RUNNING', 'RETRY', 'UNKNOWN') THEN
+    IF (NOT FOUND OR held.closed OR held.stage <> stage OR held.fence <> fence OR held.state NOT IN ('RUNNING', 'RETRY', 'UNKNOWN')) IS NOT FALSE THEN
         RAISE EXCEPTION 'the request is stale: its work row has moved on' USING ERRCODE = 'PRF01',
             DETAIL = CASE WHEN held.fence IS NULL THEN 'There is no such row.'
                 ELSE format('The request is for stage %s at fence %s, and the row is in stage %s, %s, at fence %s.',

@@ -16,8 +16,8 @@ use postrider_core::history::{ConfirmPolicy, Record, Rules, StageRule, Violation
 use postrider_core::paused::{PauseChange, Paused, PausedPart};
 use postrider_core::work::{StageName, StageState, WorkKey};
 use postrider_engine::{
-    Ack, Limits, Parts, Periods, Settings, Shutdown, SinkPart, Telemetry, UnfencedWrites, WhenFull, WorkPart,
-    WorkSettings, run,
+    Ack, Limits, Parts, Periods, Settings, Shutdown, SinkPart, StageLabel, Telemetry, UnfencedWrites, WhenFull,
+    WorkPart, WorkSettings, run,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -221,6 +221,17 @@ impl Machine {
         if hits != 0 {
             troubles
                 .push(format!("the sweep of process {} found {hits} rows that the log had not brought", self.number));
+        }
+        let unfenced = total(|telemetry| {
+            let of = |stage: &&str| {
+                telemetry.unfenced_writes.get_or_create(&StageLabel { stage: (*stage).to_owned() }).get()
+            };
+            STAGES.iter().map(of).sum()
+        });
+        if unfenced != 0 {
+            let number = self.number;
+            troubles
+                .push(format!("process {number} took {unfenced} writes for unfenced, and everybody raises the fence"));
         }
         self.sim.count_seen("stale checkpoints", total(|telemetry| telemetry.stale_checkpoints.get()));
         self.sim.count_seen("take-overs", total(|telemetry| telemetry.take_overs.get()));

@@ -17,9 +17,6 @@ impl State {
     pub(crate) fn called(&mut self, ticket: &CallTicket, outcome: &Outcome) {
         self.release_slot(&ticket.step, &ticket.key, ticket.era);
         self.note_evidence(ticket, outcome);
-        if let Some(row) = self.rows.row_mut(&ticket.key) {
-            row.status = outcome.status();
-        }
         let not_sent = self.not_sent.entry(ticket.step.clone()).or_default();
         *not_sent = if matches!(outcome, Outcome::NotSent(_)) { not_sent.saturating_add(1) } else { 0 };
         if matches!(outcome, Outcome::Answered(answer) if answer.replayed) {
@@ -36,6 +33,9 @@ impl State {
         if !self.is_held(ticket) {
             tracing::debug!(stage = %ticket.step.stage, fence = ticket.fence, "a call ended whose row had gone on already");
             return;
+        }
+        if let Some(row) = self.rows.row_mut(&ticket.key) {
+            row.status = outcome.status();
         }
         let verdict = judge(policy, attempt, outcome);
         if policy.class == StageClass::SameTx && !matches!(outcome, Outcome::NotSent(_)) {

@@ -83,10 +83,13 @@ impl State {
         }
         let mut remains = false;
         for (key, owner) in foreign {
-            if dead.contains(&owner) {
-                self.rows.set(&key, Phase::Due(Take::Over(Some(owner))));
-            } else {
-                remains = true;
+            match self.rows.row(&key).map(|row| &row.phase) {
+                Some(Phase::Timed(..)) if dead.contains(&owner) => {
+                    self.rows.set(&key, Phase::Due(Take::Over(Some(owner))));
+                }
+                Some(Phase::Timed(..)) => remains = true,
+                // It waits for a slot; its owner counts as dead until it is claimed.
+                _ => {}
             }
         }
         if remains {

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 use crate::executor::play::{Play, stage};
 use crate::world::World;
+use postrider_core::stage::StagePolicy;
 use postrider_core::time::Timestamp;
 use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,6 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const OTHER: OwnerId = OwnerId(2);
+
+/// One that never dies.
+const THIRD: OwnerId = OwnerId(3);
 
 /// A row that the other one runs, under a lease that is longer than anybody waits.
 fn running(number: usize, now: Timestamp) -> WorkVersion {
@@ -40,7 +44,7 @@ fn ask_until(play: &mut Play, dies: Option<Timestamp>, end: Timestamp) -> Option
         play.state.owners_mut().asked(at);
         let lives = dies.is_none_or(|dies| at < dies);
         let living: BTreeSet<OwnerId> =
-            [OwnerId(1), OTHER].into_iter().filter(|owner| lives || *owner != OTHER).collect();
+            [OwnerId(1), OTHER, THIRD].into_iter().filter(|owner| lives || *owner != OTHER).collect();
         play.state.owners_replied(Some(&living));
         let (requests, dead) = play.state.next_claims();
         if !requests.is_empty() {
@@ -64,4 +68,23 @@ fn whenever_an_executor_dies_its_rows_are_claimed_by_another_within_two_seconds_
         assert_eq!(taken, Some(5));
         assert!(took <= Duration::from_secs(2), "it died {die_after:?} after the beginning, and it took {took:?}");
     }
+}
+
+/// Its rows wait for slots while those who live are asked about.
+#[test]
+fn a_dead_executor_stays_dead_until_the_last_of_its_rows_is_claimed() {
+    let one_at_a_time = StagePolicy { concurrency: 1, ..stage("PRICING", "http://core", None) };
+    let mut play = Play::new(vec![one_at_a_time], BTreeMap::new());
+    let begin = play.world.now();
+    (0..5).for_each(|number| play.state.observe_version(running(number, begin), 1));
+    play.state.observe_version(WorkVersion { lease_owner: Some(THIRD), ..running(9, begin) }, 1);
+    let living = BTreeSet::from([OwnerId(1), THIRD]);
+    (0..2).for_each(|_| play.state.owners_replied(Some(&living)));
+    for _ in 0..5 {
+        let (requests, dead) = play.state.next_claims();
+        assert_eq!((requests.len(), dead), (1, vec![OTHER]));
+        play.state.claims_lost(&requests);
+        play.state.owners_replied(Some(&living));
+    }
+    assert!(play.state.next_claims().0.is_empty(), "the third one lives");
 }

@@ -105,7 +105,7 @@ pub(crate) struct Rows {
 struct Waiting {
     due: BTreeMap<Step, Queue>,
     timers: BTreeSet<(Timestamp, WorkKey)>,
-    /// Those that run under an owner.
+    /// Those that run under an owner, and are due or wait for their time.
     foreign: BTreeSet<WorkKey>,
     unseen_count: usize,
     /// Seats given so far.
@@ -167,7 +167,7 @@ impl Rows {
     /// The rows that other executors run, with their owners.
     pub(crate) fn foreign(&self) -> impl Iterator<Item = (&WorkKey, OwnerId)> {
         self.waiting.foreign.iter().filter_map(|key| match self.rows.get(key)?.phase {
-            Phase::Timed(_, Take::Over(Some(owner))) => Some((key, owner)),
+            Phase::Timed(_, Take::Over(Some(owner))) | Phase::Due(Take::Over(Some(owner))) => Some((key, owner)),
             _ => None,
         })
     }
@@ -223,7 +223,9 @@ impl Rows {
             return None;
         };
         row.phase = Phase::Claiming(take);
-        Some((key, row.rank, take))
+        let rank = row.rank;
+        self.waiting.foreign.remove(&key);
+        Some((key, rank, take))
     }
 
     /// Whether a row of the stage is due and may run.
@@ -296,7 +298,10 @@ impl Waiting {
     fn enter(&mut self, key: &WorkKey, row: &mut Row) {
         self.unseen_count += usize::from(row.unseen);
         match row.phase {
-            Phase::Due(_) => {
+            Phase::Due(take) => {
+                if matches!(take, Take::Over(Some(_))) {
+                    self.foreign.insert(key.clone());
+                }
                 self.seats += 1;
                 let seat = self.seats;
                 row.seat = seat;
@@ -321,7 +326,10 @@ impl Waiting {
     fn leave(&mut self, key: &WorkKey, row: &Row) {
         self.unseen_count -= usize::from(row.unseen);
         match row.phase {
-            Phase::Due(_) => {
+            Phase::Due(take) => {
+                if matches!(take, Take::Over(Some(_))) {
+                    self.foreign.remove(key);
+                }
                 if let Some(queue) = self.due.get_mut(&row.step) {
                     queue.remove(key, row.seat);
                 }

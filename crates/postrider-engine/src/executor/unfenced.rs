@@ -39,7 +39,11 @@ impl State {
             self.rows.put(&key, Row::new(rank, step, 0, Phase::Calling));
             return self.settle(&key, Ending::Other(Transition::Park { reason }));
         }
-        self.rows_unfenced.retain(|key, (fence, _)| self.rows.row(key).is_some_and(|row| row.rank.fence() == *fence));
+        // Those that went on are dropped whenever there are twice as many as before.
+        if self.rows_unfenced.len().is_power_of_two() {
+            self.rows_unfenced
+                .retain(|key, (fence, _)| self.rows.row(key).is_some_and(|row| row.rank.fence() == *fence));
+        }
         self.rows_unfenced.insert(key.clone(), (version.fence, reason));
         if version.state == StageState::Running {
             return self.renew(version);

@@ -220,7 +220,10 @@ async fn a_receivers_role_needs_nothing_but_the_function_and_others_may_not_call
         .await;
     let by_hand = receiver.batch_execute("UPDATE pending_work SET fence = fence + 1").await.unwrap_err();
     assert_eq!(by_hand.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
-    // The session's own settings mean nothing to the function.
+    // The session's own settings and types mean nothing to the function, which has more privileges than the session.
+    let spy = "CREATE FUNCTION pg_temp.spy(pg_catalog.text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'seen'; END $$;
+        CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (pg_temp.spy(VALUE))";
+    receiver.batch_execute(spy).await.unwrap();
     receiver.batch_execute("SET search_path = ''; SET datestyle = 'German'").await.unwrap();
     let call = "SELECT public.postrider_advance_pending_work(ARRAY['g0', 'q00000'], 'PRICING', 1, 'DONE')";
     receiver.batch_execute(call).await.unwrap();
@@ -325,4 +328,18 @@ async fn without_a_history_and_behind_another_writer_the_row_is_moved_on_or_stal
     let (receiver, outcome) = waiting.await.unwrap();
     assert_eq!(code(outcome), STALE);
     advance(&receiver, 0, "PRICING", 2, "DONE").await.unwrap();
+}
+
+/// A comparison that is unknown lets nobody through.
+#[tokio::test]
+async fn a_row_whose_fence_or_state_somebody_took_away_is_stale() {
+    let database = with_rows(1).await;
+    let (_table, _claims) = started(&database, 0..1).await;
+    database.run("ALTER TABLE pending_work ALTER fence DROP NOT NULL, ALTER stage_state DROP NOT NULL").await;
+    for (gone, back) in [("fence = NULL", "fence = 1"), ("stage_state = NULL", "stage_state = 'RUNNING'")] {
+        database.run(&format!("UPDATE pending_work SET {gone}")).await;
+        assert_eq!(code(advance(&database.admin, 0, "PRICING", 1, "DONE").await), STALE, "{gone}");
+        database.run(&format!("UPDATE pending_work SET {back}")).await;
+    }
+    advance(&database.admin, 0, "PRICING", 1, "DONE").await.unwrap();
 }

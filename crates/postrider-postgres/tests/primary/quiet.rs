@@ -113,7 +113,9 @@ async fn what_is_told_does_not_depend_on_the_session() {
     drop(told(&database).await);
     database
         .run(
-            "SET datestyle = 'German'; SET timezone = 'Asia/Kolkata'; SET session_replication_role = 'replica'; SET search_path = '';
+            "CREATE FUNCTION pg_temp.spy(pg_catalog.text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'seen'; END $$;
+             CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (pg_temp.spy(VALUE));
+             SET datestyle = 'German'; SET timezone = 'Asia/Kolkata'; SET session_replication_role = 'replica'; SET search_path = '';
              UPDATE public.pending_work SET next_attempt_at = '2026-03-01 10:00:00+00' WHERE quote_id = '1'",
         )
         .await;
