@@ -162,7 +162,7 @@ pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Result<V
 ///
 /// # Errors
 /// `Privilege` where the role in `options` may not do a step, `WalLevel` where the server has no logical log, `Table` where a
-/// table is missing whose names are not the canonical ones, `SlotInUse` where a slot must be changed that somebody reads from,
+/// table is missing whose names are not the canonical ones, or could no longer be updated once it is published, `SlotInUse` where a slot must be changed that somebody reads from,
 /// `Configuration` as of `plan`, and what connecting gives.
 pub async fn apply(options: &ConnectOptions, settings: &SetupSettings) -> Result<SetupReport> {
     let connection = Connection::open(options, PREAMBLE).await?;
@@ -174,6 +174,7 @@ pub async fn apply(options: &ConnectOptions, settings: &SetupSettings) -> Result
     {
         return Err(error);
     }
+    refuse_unidentified(&connection, &settings.objects).await?;
     for step in plan(settings, &circumstances)? {
         let outcome = match step.object {
             _ if is_taken(&connection, &settings.objects, &step).await? => StepOutcome::Kept,
@@ -425,6 +426,23 @@ async fn look_at_publication(
     let parameters: Parameters = names.into_iter().map(|name| Box::new(name.clone()) as Box<_>).collect();
     let columns: Option<Option<Vec<String>>> = value(connection, &text, parameters).await?;
     Ok(columns.map(|columns| columns.map_or(Published::All, Published::These)))
+}
+
+/// Says so before the publication is made: from then on the server refuses every update and delete of a table whose rows it cannot name.
+async fn refuse_unidentified(connection: &Connection, objects: &SourceObjects) -> Result<()> {
+    let mut tables: Vec<String> = objects.routing.outbox_tables.iter().map(outbox_name).collect();
+    tables.extend(objects.routing.work.as_ref().filter(|_| !objects.quiet).map(work_name));
+    let text = "SELECT t.name FROM unnest($1::text[]) AS t (name) JOIN pg_class AS c ON c.oid = to_regclass(t.name) \
+         WHERE NOT EXISTS (SELECT FROM pg_publication WHERE pubname = $2) AND c.relreplident <> 'f' \
+           AND NOT EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate \
+             AND (i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)) LIMIT 1";
+    let parameters: Parameters = vec![Box::new(tables), Box::new(objects.publication.clone())];
+    let Some(name) = value::<String>(connection, text, parameters).await? else { return Ok(()) };
+    Err(Error::new(ErrorKind::Table, "a table has no replica identity")
+        .with_detail(format!("Once {name} is published, every update and delete of it would fail, so nothing was made."))
+        .with_hint(format!(
+            "Give {name} a primary key, or ALTER TABLE {name} REPLICA IDENTITY USING INDEX one that is unique and has no nulls; then run `postrider setup` again."
+        )))
 }
 
 /// Whether what a step makes is there already.

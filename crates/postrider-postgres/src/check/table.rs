@@ -103,7 +103,7 @@ impl Facts {
         let text = "SELECT c.oid::int8, c.relreplident::text, \
                coalesce((SELECT split_part(o, '=', 2)::int8 FROM unnest(c.reloptions) AS o WHERE o LIKE 'fillfactor=%'), 100), \
                coalesce((SELECT array_agg(a.attname::text) FROM pg_index AS i JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
-                 WHERE i.indrelid = c.oid AND (i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)), '{}'), \
+                 WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND (i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)), '{}'), \
                c.relkind = 'p' OR EXISTS (SELECT FROM pg_inherits AS h WHERE h.inhparent = c.oid) \
              FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace \
              WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
@@ -145,7 +145,7 @@ impl Facts {
                 self.judge_column(column, types, &missing_column_hint(mapping, &self.name, column))
             })
             .collect();
-        findings.extend(self.judge_lacking(mapping));
+        findings.extend(self.judge_lacking(mapping, "To have it"));
         findings.extend(self.judge_nulls(mapping));
         findings.extend(self.judge_key(mapping));
         findings.extend(self.judge_identity());
@@ -162,6 +162,9 @@ impl Facts {
                 self.judge_column(column, types, &missing_column_hint(mapping, &self.name, column))
             })
             .collect();
+        // No fault as long as nothing is executed.
+        let lacking = self.judge_lacking(mapping, "To execute here");
+        findings.extend(lacking.into_iter().map(|finding| Finding { severity: Severity::Note, ..finding }));
         findings.extend(self.judge_nulls(mapping));
         findings.extend(self.judge_key(mapping));
         findings.extend(self.judge_identity());
@@ -205,8 +208,8 @@ impl Facts {
         may_be_null.map(judge).collect()
     }
 
-    /// What the table does without.
-    fn judge_lacking(&self, mapping: &WorkMapping) -> Vec<Finding> {
+    /// What the table does without, and what ends that, for the purpose.
+    fn judge_lacking(&self, mapping: &WorkMapping, purpose: &str) -> Vec<Finding> {
         let lacking = work_columns(mapping).into_iter().filter(|(_, own)| own.is_none());
         let judge = |(column, _): (&WorkColumn, Option<&str>)| {
             let (severity, why) = match column.without {
@@ -218,7 +221,7 @@ impl Facts {
                 ErrorKind::Table,
                 self.subject,
                 format!("The table {} has no column for {}. {why}", self.name, column.name),
-                format!("To have it: {}", column.addition(&self.name, column.name)),
+                format!("{purpose}: {}", column.addition(&self.name, column.name)),
             )
         };
         lacking.map(judge).collect()
@@ -256,7 +259,7 @@ impl Facts {
             _ if self.only_inserts => None,
             _ if self.identity_columns.is_empty() => Some(self.error(
                 format!("The table {name} has no replica identity: once it is published, the application's updates and deletes of it fail."),
-                format!("Give {name} a primary key."),
+                format!("Give {name} a primary key, or ALTER TABLE {name} REPLICA IDENTITY USING INDEX one that is unique and has no nulls."),
             )),
             _ => None,
         }

@@ -8,8 +8,8 @@ use postrider_core::ports::{ClaimReply, ClaimRequest, Primary, Transition, WorkT
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{DefinitionName, OwnerId, StageName, WorkKey};
 use postrider_postgres::{
-    Circumstances, PgPrimary, PgWorkTable, SetupSettings, StepObject, StepOutcome, WorkIdentity, WorkTableSettings,
-    apply, check, plan,
+    Circumstances, PgPrimary, PgWorkTable, SetupSettings, Severity, StepObject, StepOutcome, WorkIdentity,
+    WorkTableSettings, apply, check, plan,
 };
 
 use crate::database::{Database, canonical_mapping, canonical_objects, parse};
@@ -79,6 +79,50 @@ async fn a_second_setup_keeps_what_the_first_made() {
         "{:?}",
         third.differences
     );
+    database.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+}
+
+#[tokio::test]
+async fn a_table_that_could_no_longer_be_updated_is_not_published() {
+    let database = Database::create().await;
+    let name = database.name().to_owned();
+    let mut objects = canonical_objects(&name);
+    objects.observe = true;
+    objects.history = false;
+    objects.routing.outbox_tables.clear();
+    objects.routing.work =
+        Some(WorkMapping { table: "jobs".to_owned(), key: vec!["id".to_owned()], fence: None, ..canonical_mapping() });
+    let settings = SetupSettings { objects: objects.clone(), role: None };
+    database.run("CREATE TABLE jobs (id int NOT NULL UNIQUE, stage text, stage_state text)").await;
+    for undone in [
+        "SELECT",
+        "ALTER TABLE jobs ADD PRIMARY KEY (id); ALTER TABLE jobs REPLICA IDENTITY NOTHING",
+        // The server does not name rows by a key that may be broken until the commit.
+        "ALTER TABLE jobs DROP CONSTRAINT jobs_pkey, ADD PRIMARY KEY (id) DEFERRABLE, REPLICA IDENTITY DEFAULT",
+    ] {
+        database.run(undone).await;
+        let error = apply(&database.options(), &settings).await.unwrap_err();
+        assert_eq!((error.kind(), error.message()), (ErrorKind::Table, "a table has no replica identity"), "{undone}");
+        assert_eq!(database.text("SELECT count(*)::text FROM pg_publication").await, "0", "{undone}");
+        let findings = check(&database.options(), &objects).await.unwrap();
+        assert!(
+            findings.iter().any(|finding| finding.sentence.contains("has no replica identity")),
+            "{undone}: {findings:?}"
+        );
+    }
+    database.run("ALTER TABLE jobs REPLICA IDENTITY USING INDEX jobs_id_key").await;
+    let report = apply(&database.options(), &settings).await.unwrap();
+    assert_eq!(report.steps.len(), 2);
+    database.run("INSERT INTO jobs VALUES (1); UPDATE jobs SET stage = 'A'; DELETE FROM jobs").await;
+    // What executing would take is no fault of a table that is looked at.
+    let lacking: Vec<_> = report
+        .differences
+        .iter()
+        .filter(|finding| finding.sentence.contains("no column for"))
+        .map(|finding| (finding.severity, finding.hint.as_str()))
+        .collect();
+    let addition = "To execute here: ALTER TABLE \"public\".\"jobs\" ADD COLUMN \"fence\" bigint NOT NULL DEFAULT 0;";
+    assert_eq!(lacking, [(Severity::Note, addition)]);
     database.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
 }
 
