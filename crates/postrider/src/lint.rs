@@ -103,7 +103,8 @@ fn external_in_the_rows_transaction(stage: &Stage<'_>) -> Found {
 }
 
 fn keys_kept_nobody_knows_how_long(stage: &Stage<'_>) -> Found {
-    if stage.policy.class != StageClass::Keyed || stage.work.key_retention.contains_key(stage.step) {
+    let is_said = stage.work.key_retention.contains_key(stage.step);
+    if stage.policy.class != StageClass::Keyed || stage.policy.by_others || is_said {
         return None;
     }
     let sentence =
@@ -165,6 +166,7 @@ mod tests {
             "name = \"B\"\nclass = \"keyed\"\nkey_retention = \"1d\"\nnext = \"C\"\neffects = \"external\"",
             "name = \"C\"\nclass = \"natural\"\neffects = [\"external\", \"irreversible\"]",
             "name = \"URGENT\"\nclass = \"natural\"\nnext = \"C\"\nentry = true",
+            "name = \"THEIRS\"\nclass = \"keyed\"\nnext = \"C\"\nentry = true\nby_others = true",
         ];
         check(&quiet, expect![[""]]);
     }

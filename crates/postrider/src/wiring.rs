@@ -5,6 +5,7 @@ use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{self, SourceIdentity};
 use postrider_core::position::Position;
 use postrider_core::route::Routing;
+use postrider_core::stage::Step;
 use postrider_core::work::OwnerId;
 use postrider_delivery::{
     Endpoint, FileWatch, HttpEventSettings, HttpEventSink, HttpSettings, HttpStageCaller, NdjsonSink,
@@ -132,7 +133,10 @@ pub(crate) async fn kept_position(sink: &Sink) -> Result<Option<Position>> {
 
 /// Every endpoint that requests will go to, with the part that it belongs to.
 pub(crate) fn endpoints(configuration: &Configuration) -> Vec<(String, Endpoint)> {
-    let stages = configuration.executed().into_iter().flat_map(|work| &work.endpoints);
+    let stages = configuration.executed().into_iter().flat_map(|work| {
+        let is_ours = |step: &Step| work.definitions.policy(step).is_ok_and(|policy| !policy.by_others);
+        work.endpoints.iter().filter(move |(step, _)| is_ours(step))
+    });
     let stages = stages.map(|(step, endpoint)| (format!("stage {step}"), endpoint.clone()));
     let sinks = configuration.sinks.iter().filter_map(|sink| match &sink.target {
         Target::Http(target) => Some((format!("sink {}", sink.name), target.endpoint.clone())),
@@ -217,4 +221,20 @@ fn http_sink(target: &HttpTarget, telemetry: &Telemetry) -> Result<HttpEventSink
         in_flight_max: usize::try_from(target.in_flight).unwrap_or(usize::MAX),
     };
     HttpEventSink::new(target.endpoint.clone(), &settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::understand;
+
+    #[test]
+    fn nobody_asks_the_endpoint_of_a_stage_that_is_left_to_others() {
+        let text = "[source]\nurl = \"postgres://u@h/d\"\n[journal]\ndir = \"d\"\n[work]\ntable = \"w\"\n\
+            [[work.stage]]\nname = \"A\"\nurl = \"http://core/\"\nclass = \"keyed\"\nnext = \"B\"\n\
+            [[work.stage]]\nname = \"B\"\nurl = \"http://core/\"\nclass = \"keyed\"\nby_others = true\n";
+        let configuration = understand(text, &BTreeMap::new()).expect("a configuration");
+        let parts: Vec<String> = endpoints(&configuration).into_iter().map(|(part, _)| part).collect();
+        assert_eq!(parts, ["stage A of default@1"]);
+    }
 }

@@ -14,7 +14,7 @@ mod skip;
 pub(in crate::cli) use give::Record;
 
 use crate::cli::ConfigurationFile;
-use crate::config;
+use crate::config::{self, Mode};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::stage::{END, Next};
 use postrider_core::work::{StageName, StageState, WorkKey};
@@ -92,6 +92,12 @@ impl Place {
         let work = configuration.work.ok_or_else(|| {
             Error::new(ErrorKind::Configuration, "there is no work table: the configuration has no [work]")
         })?;
+        if work.mode == Mode::Observe {
+            return Err(Error::new(ErrorKind::Configuration, "`work.mode` is \"observe\": nothing is executed here")
+                .with_hint(
+                    "Take `mode` out of [work] once Postrider is to execute; until then the rows are their poller's.",
+                ));
+        }
         let options = match &self.url {
             Some(url) => ConnectOptions::parse(url, &config::environment())?,
             None => configuration.source.options,

@@ -156,6 +156,27 @@ fn a_server_that_does_not_answer_is_one_clear_error() {
 }
 
 #[test]
+fn rows_that_are_only_observed_are_not_ordered_about() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = configuration(dir.path(), SILENT_PORT, SILENT_PORT);
+    let text = std::fs::read_to_string(&path).unwrap().replace("[work]", "[work]\nmode = \"observe\"");
+    std::fs::write(&path, text).unwrap();
+    let file = path.to_str().unwrap();
+    for words in
+        [&["work", "ls"][..], &["work", "resume", "g", "q", "--why", "x"], &["stage", "pause", "PRICING", "--why", "x"]]
+    {
+        let ended = end_of(&[words, &["-c", file]].concat());
+        assert_eq!(ended.code, Some(2), "{words:?}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains("`work.mode` is \"observe\": nothing is executed here"),
+            "{words:?}: {}",
+            ended.stderr
+        );
+        assert!(ended.stderr.contains("Take `mode` out"), "{words:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
 fn setup_prints_the_publication_before_the_slot_without_a_server() {
     let dir = tempfile::tempdir().unwrap();
     let file = configuration(dir.path(), SILENT_PORT, 1);
