@@ -12,7 +12,7 @@ use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::route::WorkMapping;
 use postrider_core::work::WorkVersion;
 
-use crate::check::access;
+use crate::check::access::{self, Needs, TO_PAUSE};
 use crate::client::Connection;
 use crate::objects::written_columns;
 use crate::options::ConnectOptions;
@@ -39,13 +39,17 @@ pub struct Operator {
 /// What is going to be done there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
+    /// Rows are looked at.
     Look,
-    /// And what is held back is looked at.
+    /// And what happened to them.
+    LookBack,
+    /// What is held back is looked at, and no row.
     LookAtPauses,
+    /// Rows are written.
     Order,
-    /// And the epoch may rise.
+    /// And their epoch may rise.
     Reexecute,
-    /// Stages and endpoints may be held back; no row is written.
+    /// Stages and endpoints are held back and let go; no row is looked at.
     Pause,
 }
 
@@ -75,28 +79,43 @@ impl Operator {
         access: Access,
     ) -> Result<Operator> {
         let connection = Connection::open(options, PREAMBLE).await?;
-        let orders = access == Access::Order || access == Access::Reexecute;
-        let mut written = if orders { written_columns(mapping) } else { Vec::new() };
-        if access == Access::Reexecute {
-            let epoch = mapping.epoch.as_deref().ok_or_else(|| {
-                Error::new(ErrorKind::Table, "the work table has no epoch, so that a stage has one key for ever")
-                    .with_detail("The configuration says that it has no such column: work.columns.epoch is empty.")
-                    .with_hint("Add the column, and name it there; `postrider check` prints the statement.")
-            })?;
-            written.push(epoch);
-        }
-        let needed = |table: &'static StoreTable, orders: bool| (table, if orders { table.operate } else { "SELECT" });
-        let mut store = vec![needed(&OPERATOR_ACTIONS, orders || access == Access::Pause)];
-        if history {
-            store.push(needed(&WORK_HISTORY, orders));
-        }
-        if access == Access::Pause || access == Access::LookAtPauses {
-            store.push(needed(&PAUSES, access == Access::Pause));
-        }
-        access::require(&connection, mapping, &written, &store).await?;
+        access::require(&connection, mapping, &access.needs(mapping, history)?).await?;
         let layout = Layout::load(&connection, mapping, history).await?;
         Ok(Operator { connection, layout, pause_prefix: mapping.pause_prefix() })
     }
+}
+
+impl Access {
+    /// The privileges that its statements use, and no others.
+    fn needs(self, mapping: &WorkMapping, history: bool) -> Result<Needs<'_>> {
+        let rows = match self {
+            Access::Look | Access::LookBack => Some(Vec::new()),
+            Access::LookAtPauses | Access::Pause => None,
+            Access::Order => Some(written_columns(mapping)),
+            Access::Reexecute => {
+                let mut written = written_columns(mapping);
+                written.push(mapping.epoch.as_deref().ok_or_else(no_epoch)?);
+                Some(written)
+            }
+        };
+        let mut store: Vec<(&StoreTable, &str)> = match self {
+            Access::Look => Vec::new(),
+            Access::LookBack => vec![(&OPERATOR_ACTIONS, "SELECT"), (&WORK_HISTORY, "SELECT")],
+            Access::LookAtPauses => vec![(&PAUSES, "SELECT")],
+            Access::Order | Access::Reexecute => vec![(&OPERATOR_ACTIONS, "SELECT, INSERT"), (&WORK_HISTORY, "SELECT, INSERT")],
+            // Who holds back may let go.
+            Access::Pause => vec![(&OPERATOR_ACTIONS, "INSERT"), (&PAUSES, "SELECT, INSERT, DELETE")],
+        };
+        store.retain(|(table, _)| history || table.name != WORK_HISTORY.name);
+        let functions: &[&str] = if self == Access::Pause { &TO_PAUSE } else { &[] };
+        Ok(Needs { rows, store, functions })
+    }
+}
+
+fn no_epoch() -> Error {
+    Error::new(ErrorKind::Table, "the work table has no epoch, so that a stage has one key for ever")
+        .with_detail("The configuration says that it has no such column: work.columns.epoch is empty.")
+        .with_hint("Add the column, and name it there; `postrider check` prints the statement.")
 }
 
 impl fmt::Debug for Operator {

@@ -16,8 +16,6 @@ pub(crate) struct StoreTable {
     pub(crate) purpose: &'static str,
     /// What the role that runs needs on it; empty: nothing.
     pub(crate) run: &'static str,
-    /// What a role needs on it whose orders are written there.
-    pub(crate) operate: &'static str,
     /// What to do where it is missing.
     pub(crate) missing: &'static str,
 }
@@ -28,7 +26,6 @@ pub(crate) const WORK_HISTORY: StoreTable = StoreTable {
     create: include_str!("../../../sql/store/0001_create_work_history.sql"),
     purpose: "Creates the history of attempts, which each transition writes in its own statement.",
     run: "SELECT, INSERT, DELETE",
-    operate: "SELECT, INSERT",
     missing: "`postrider setup` creates it; with `history = { enabled = false }` under [work] none is kept.",
 };
 
@@ -38,7 +35,6 @@ pub(crate) const OPERATOR_ACTIONS: StoreTable = StoreTable {
     create: include_str!("../../../sql/store/0002_create_operator_actions.sql"),
     purpose: "Creates the record of what people order by hand.",
     run: "SELECT",
-    operate: "SELECT, INSERT",
     missing: "`postrider setup` creates it.",
 };
 
@@ -48,7 +44,6 @@ pub(crate) const PAUSES: StoreTable = StoreTable {
     create: include_str!("../../../sql/store/0003_create_pauses.sql"),
     purpose: "Creates the list of stages and endpoints that people hold back.",
     run: "SELECT",
-    operate: "SELECT, INSERT, DELETE",
     missing: "`postrider setup` creates it.",
 };
 

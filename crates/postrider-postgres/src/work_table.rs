@@ -31,7 +31,7 @@ use postrider_core::stage::Step;
 use postrider_core::work::{OwnerId, WorkKey};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::check::access;
+use crate::check::access::{self, Needs, TO_RUN};
 use crate::client::Session;
 use crate::objects::written_columns;
 use crate::options::ConnectOptions;
@@ -138,7 +138,8 @@ impl PgWorkTable {
         if settings.history {
             store.push((&WORK_HISTORY, WORK_HISTORY.run));
         }
-        access::require(&connection, mapping, &written_columns(mapping), &store).await?;
+        let needs = Needs { rows: Some(written_columns(mapping)), store, functions: &TO_RUN };
+        access::require(&connection, mapping, &needs).await?;
         let layout = Layout::load(&connection, mapping, settings.history).await?;
         states::require(&connection, mapping).await?;
         drop(connection);

@@ -23,7 +23,7 @@ Exit codes:
   5    the journal or the disk; with `journal verify`: something is damaged
   6    the protocol, or a defect of Postrider
   7    an endpoint or a sink
-  8    `work`: an order does not fit a row as it is; others of the same call may be done
+  8    `work`: an order does not fit a row as it is; others of the same call may be done; `stage`: it is paused already, or is not
   130  ended at once by a second signal
 
 `postrider explain CODE` tells about an error, as in `postrider explain PR004`.";

@@ -9,8 +9,8 @@ use crate::objects::{SourceObjects, written_columns};
 use crate::quote::{quote_identifier, quote_table};
 use crate::store::{STORE_SCHEMA, StoreTable, store_tables};
 
-/// The functions that we call and whose use may be taken from the public. The first got a parameter more with version 17.
-const FUNCTIONS: [&str; 10] = [
+/// The functions that a process calls and whose use may be taken from the public. The first got a parameter more with version 17.
+pub(crate) const TO_RUN: [&str; 10] = [
     "pg_logical_emit_message(boolean, text, text)",
     "pg_logical_emit_message(boolean, text, text, boolean)",
     "pg_current_wal_flush_lsn()",
@@ -22,6 +22,23 @@ const FUNCTIONS: [&str; 10] = [
     "sha256(bytea)",
     "convert_to(text, name)",
 ];
+
+/// Those that the statement calls by which a stage is held back.
+pub(crate) const TO_PAUSE: [&str; 3] = [
+    "pg_logical_emit_message(boolean, text, bytea)",
+    "pg_logical_emit_message(boolean, text, bytea, boolean)",
+    "convert_to(text, name)",
+];
+
+/// What a role is going to use.
+pub(crate) struct Needs<'a> {
+    /// The columns of the work table's rows that are written; `None`: its rows are not even looked at.
+    pub(crate) rows: Option<Vec<&'a str>>,
+    /// Our own tables, with the privileges on them.
+    pub(crate) store: Vec<(&'static StoreTable, &'static str)>,
+    /// Those of the functions above.
+    pub(crate) functions: &'static [&'static str],
+}
 
 /// A privilege that our role lacks.
 #[derive(PartialEq, Eq)]
@@ -37,12 +54,12 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
     let mut findings = Vec::new();
     for table in &routing.outbox_tables {
         // The log needs no privilege on a table; a copy of its rows does.
-        let lacking = on_table(connection, (&table.schema, &table.table), &[]).await?;
+        let lacking = on_table(connection, (&table.schema, &table.table), Some(&[])).await?;
         findings.extend(lacking.into_iter().map(|lacking| lacking.report(Severity::Warning)));
     }
-    let mut needed = on_functions(connection).await?;
+    let mut needed = on_functions(connection, &TO_RUN).await?;
     if let Some(mapping) = routing.work.as_ref().filter(|_| objects.observe) {
-        let lacking = on_table(connection, (&mapping.schema, &mapping.table), &[]).await?;
+        let lacking = on_table(connection, (&mapping.schema, &mapping.table), Some(&[])).await?;
         findings.extend(lacking.into_iter().map(|lacking| lacking.report(Severity::Warning)));
     }
     if let Some(mapping) = routing.work.as_ref().filter(|_| !objects.observe) {
@@ -63,24 +80,19 @@ fn missing(table: &StoreTable) -> Finding {
     Finding::new(Severity::Error, ErrorKind::Table, Subject::Store, sentence, table.missing)
 }
 
-/// Refuses a role that could not claim, before the first row waits for it. A work table that is not there is another's finding.
+/// Refuses a role that lacks what it is going to use, before the first row waits for it. A work table that is not there is another's finding.
 ///
 /// # Errors
-/// `Table` where one of `store` is not there, `Privilege` with every grant that is missing.
-pub(crate) async fn require(
-    connection: &Connection,
-    mapping: &WorkMapping,
-    written: &[&str],
-    store: &[(&StoreTable, &str)],
-) -> Result<()> {
-    let mut lacking = on_table(connection, (&mapping.schema, &mapping.table), written).await?;
-    for (table, needed) in store {
+/// `Table` where a table of our own is not there, `Privilege` with every grant that is missing.
+pub(crate) async fn require(connection: &Connection, mapping: &WorkMapping, needs: &Needs<'_>) -> Result<()> {
+    let mut lacking = on_table(connection, (&mapping.schema, &mapping.table), needs.rows.as_deref()).await?;
+    for (table, needed) in &needs.store {
         lacking.extend(on_store_table(connection, table, needed).await?.ok_or_else(|| {
             let Finding { kind, sentence, hint, .. } = missing(table);
             Error::new(kind, "a table of Postrider's own does not exist").with_detail(sentence).with_hint(hint)
         })?);
     }
-    lacking.extend(on_functions(connection).await?);
+    lacking.extend(on_functions(connection, needs.functions).await?);
     let lacking = once_each(lacking);
     if lacking.is_empty() {
         return Ok(());
@@ -110,17 +122,22 @@ impl Lacking {
 
 async fn on_work_table(connection: &Connection, mapping: &WorkMapping) -> Result<Vec<Lacking>> {
     let names = (mapping.schema.as_str(), mapping.table.as_str());
-    on_table(connection, names, &written_columns(mapping)).await
+    on_table(connection, names, Some(&written_columns(mapping))).await
 }
 
-/// What we lack on a table that exists: the schema's use, reading, and writing these columns.
-async fn on_table(connection: &Connection, (schema, table): (&str, &str), columns: &[&str]) -> Result<Vec<Lacking>> {
+/// What we lack on a table that exists: the schema's use, and, where columns are given, reading it and writing these.
+async fn on_table(
+    connection: &Connection,
+    (schema, table): (&str, &str),
+    columns: Option<&[&str]>,
+) -> Result<Vec<Lacking>> {
     let text = "SELECT has_schema_privilege(n.oid, 'USAGE'), has_table_privilege(c.oid, 'SELECT'), \
            (SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}') FROM pg_attribute AS a \
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY ($3::text[]) \
               AND NOT has_column_privilege(c.oid, a.attnum, 'UPDATE')), current_user::text \
          FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2";
-    let columns: Vec<String> = columns.iter().map(|column| (*column).to_owned()).collect();
+    let reads = columns.is_some();
+    let columns: Vec<String> = columns.unwrap_or_default().iter().map(|column| (*column).to_owned()).collect();
     let parameters: Parameters = vec![Box::new(schema.to_owned()), Box::new(table.to_owned()), Box::new(columns)];
     let rows = connection.query(&text.into(), &parameters).await?;
     let Some(row) = rows.first() else { return Ok(Vec::new()) };
@@ -133,7 +150,7 @@ async fn on_table(connection: &Connection, (schema, table): (&str, &str), column
         });
     }
     let mut refused = Vec::new();
-    if !field::<bool>(row, 1)? {
+    if reads && !field::<bool>(row, 1)? {
         refused.push("SELECT".to_owned());
     }
     let unwritable: Vec<String> = field(row, 2)?;
@@ -176,11 +193,12 @@ async fn on_store_table(connection: &Connection, table: &StoreTable, needed: &st
     Ok(Some(lacking))
 }
 
-async fn on_functions(connection: &Connection) -> Result<Vec<Lacking>> {
+/// Which of these functions we may not call; one that this version does not have is none.
+async fn on_functions(connection: &Connection, functions: &[&str]) -> Result<Vec<Lacking>> {
     let text = "SELECT f.name, current_user::text \
          FROM (SELECT name, to_regprocedure('pg_catalog.' || name) AS id FROM unnest($1::text[]) AS name) AS f \
          WHERE f.id IS NOT NULL AND NOT has_function_privilege(f.id, 'EXECUTE')";
-    let names: Vec<String> = FUNCTIONS.map(str::to_owned).to_vec();
+    let names: Vec<String> = functions.iter().map(|name| (*name).to_owned()).collect();
     let rows = connection.query(&text.into(), &vec![Box::new(names)]).await?;
     let lacking = rows.iter().map(|row| {
         let (function, role) = (field::<String>(row, 0)?, quote_identifier(field(row, 1)?));

@@ -2,8 +2,11 @@
 
 use expect_test::expect;
 use postrider_core::error::ErrorKind;
-use postrider_core::work::OwnerId;
-use postrider_postgres::{PgWorkTable, SetupSettings, Severity, Subject, WorkTableSettings, apply, check};
+use postrider_core::paused::PausedPart;
+use postrider_core::work::{OwnerId, StageName};
+use postrider_postgres::{
+    Access, Note, Operator, PgWorkTable, SetupSettings, Severity, Subject, WorkTableSettings, apply, check,
+};
 use tokio_postgres::error::SqlState;
 
 use crate::database::{Database, canonical_mapping, canonical_objects, parse};
@@ -308,6 +311,14 @@ async fn a_role_that_could_not_claim_is_refused_at_the_start_and_told_what_to_gr
         lacking().await.into_iter().filter(|finding| finding.severity == Severity::Warning).collect();
     ready.database.run(statements(refused.hint().unwrap())).await;
     open().await.unwrap();
+    // Whoever holds a stage back calls another function of that name.
+    let operator = async || Operator::open(&options, &canonical_mapping(), true, Access::Pause).await;
+    let refused = operator().await.unwrap_err();
+    assert!(refused.detail().unwrap().contains("pg_logical_emit_message(boolean, text, bytea"), "{}", refused.report());
+    ready.database.run(statements(refused.hint().unwrap())).await;
+    let part = PausedPart::Stage { stage: StageName::new("PRICING"), definition: None };
+    let note = Note { verb: "stage pause".into(), who: "ada".into(), why: "x".into(), evidence: None };
+    assert!(operator().await.unwrap().pause(&part, &note).await.unwrap());
     for finding in of_outbox {
         ready.database.run(statements(&finding.hint)).await;
     }

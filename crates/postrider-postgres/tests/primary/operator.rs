@@ -6,6 +6,7 @@ use expect_test::expect;
 use postrider_core::call::idempotency_key;
 use postrider_core::error::ErrorKind;
 use postrider_core::order::{Found, Order};
+use postrider_core::paused::PausedPart;
 use postrider_core::ports::{ClaimReply, ClaimRequest, Transition, WorkTable};
 use postrider_core::stage::Next;
 use postrider_core::work::{StageName, StageState, WorkKey};
@@ -226,4 +227,55 @@ async fn a_role_that_may_not_order_is_told_what_to_grant_and_that_is_enough() {
     let note = Note { verb: "reexecute".to_owned(), who: "ada".to_owned(), why: "x".to_owned(), evidence: None };
     assert_eq!(operator.write(&[row], &ordered, &note).await.unwrap(), [(key(0), 1)]);
     assert_eq!(database.text("SELECT database_user FROM postrider.operator_actions").await, role);
+}
+
+#[tokio::test]
+async fn each_way_in_asks_for_what_it_uses_and_for_nothing_more() {
+    let database = with_rows(1).await;
+    let mut asked = String::new();
+    let ways = [Access::Look, Access::LookBack, Access::LookAtPauses, Access::Pause, Access::Order];
+    for (index, access) in ways.into_iter().enumerate() {
+        let role = format!("{}_way_{index}", database.name());
+        database.run(&format!("CREATE ROLE {role} LOGIN PASSWORD 'secret'")).await;
+        let options = parse(&database.cluster.url_as(&role, "secret", database.name()));
+        let open = async || Operator::open(&options, &canonical_mapping(), true, access).await;
+        let cure = match open().await {
+            Ok(_) => String::new(),
+            Err(refused) => refused.hint().unwrap().to_owned(),
+        };
+        database.run(&cure).await;
+        let operator = open().await.unwrap();
+        match access {
+            Access::Look => assert_eq!(operator.find(&RowFilter::default(), None, 9).await.unwrap().len(), 1),
+            Access::LookBack => assert_eq!(operator.timeline(&key(0)).await.unwrap(), []),
+            Access::LookAtPauses => assert_eq!(operator.paused().await.unwrap(), []),
+            Access::Pause => {
+                let part = PausedPart::Stage { stage: StageName::new("PRICING"), definition: None };
+                let note = Note { verb: "x".into(), who: "ada".into(), why: "x".into(), evidence: None };
+                assert!(operator.pause(&part, &note).await.unwrap() && operator.resume(&part, &note).await.unwrap());
+            }
+            Access::Order | Access::Reexecute => {
+                let row = look(&operator, 0).await;
+                assert_eq!(give(&operator, row, &Order::Cancel).await, Some(1));
+            }
+        }
+        asked += &format!("{access:?}: {}\n", cure.replace(&role, "ROLE").replace("; ", ";\n  "));
+    }
+    expect![[r#"
+        Look: GRANT SELECT ON "public"."pending_work" TO "ROLE";
+        LookBack: GRANT SELECT ON "public"."pending_work" TO "ROLE";
+          GRANT USAGE ON SCHEMA postrider TO "ROLE";
+          GRANT SELECT ON postrider.operator_actions TO "ROLE";
+          GRANT SELECT ON postrider.work_history TO "ROLE";
+        LookAtPauses: GRANT USAGE ON SCHEMA postrider TO "ROLE";
+          GRANT SELECT ON postrider.pauses TO "ROLE";
+        Pause: GRANT USAGE ON SCHEMA postrider TO "ROLE";
+          GRANT INSERT ON postrider.operator_actions TO "ROLE";
+          GRANT SELECT, INSERT, DELETE ON postrider.pauses TO "ROLE";
+        Order: GRANT SELECT ON "public"."pending_work" TO "ROLE";
+          GRANT UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "closed_at", "last_error", "definition", "updated_at") ON "public"."pending_work" TO "ROLE";
+          GRANT USAGE ON SCHEMA postrider TO "ROLE";
+          GRANT SELECT, INSERT ON postrider.operator_actions TO "ROLE";
+          GRANT SELECT, INSERT ON postrider.work_history TO "ROLE";
+    "#]].assert_eq(&asked);
 }

@@ -47,6 +47,13 @@ fn a_part_is_paused_once_and_resumed_once_and_both_are_on_record() {
     });
     assert_eq!(scene.json(&["ls"]), json!({ "stages": [stage], "paused": [] }));
 
+    // The role that runs may look, and a person's role needs no more for it; to hold back takes more.
+    scene.text("CREATE ROLE rider LOGIN PASSWORD 'secret'");
+    assert_eq!(end_of(&["setup", "--role", "rider", "-c", file.to_str().unwrap()]).code, Some(0));
+    let url = scene.cluster.url_as("rider", "secret", "postgres");
+    assert_eq!(scene.json(&["ls", "--url", &url])["paused"], json!([]));
+    scene.refused(&["pause", "PRICING", "--why", "x", "--url", &url], 3, "INSERT on postrider.operator_actions");
+
     // Nothing is ordered without a reason, nor for what the configuration does not have.
     scene.refused(&["pause", "PRICING"], 2, "--why");
     scene.refused(&["pause", "--why", "x"], 2, "--endpoint");

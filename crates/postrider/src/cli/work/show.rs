@@ -23,7 +23,7 @@ impl Show {
         let (work, options) = self.place.read()?;
         let key = key_of(&work, &self.key)?;
         let (row, timeline) = block_on(async {
-            let operator = open(&work, &options, Access::Look).await?;
+            let operator = open(&work, &options, Access::LookBack).await?;
             let row = operator.row(&key).await?.ok_or_else(|| no_such_row(&key))?;
             let timeline = operator.timeline(&row.version.key).await?;
             Ok((row, timeline))
