@@ -20,7 +20,7 @@ pub struct ContractRow<'a> {
     pub key: Vec<(&'a str, &'a str)>,
     /// The stage that is asked for.
     pub stage: &'a str,
-    /// The table's own names for four of its columns.
+    /// The table's own names for four of its columns, and its word for one state.
     pub columns: ContractColumns<'a>,
 }
 
@@ -33,14 +33,22 @@ pub struct ContractColumns<'a> {
     pub stage_state: &'a str,
     /// The fence.
     pub fence: &'a str,
-    /// When the row was closed.
-    pub closed_at: &'a str,
+    /// When the row was closed; `None`: the table has no such column, and its state says so.
+    pub closed_at: Option<&'a str>,
+    /// The state of a row that runs.
+    pub running: &'a str,
 }
 
 impl Default for ContractColumns<'_> {
     /// The names of the canonical table.
     fn default() -> Self {
-        ContractColumns { stage: "stage", stage_state: "stage_state", fence: "fence", closed_at: "closed_at" }
+        ContractColumns {
+            stage: "stage",
+            stage_state: "stage_state",
+            fence: "fence",
+            closed_at: Some("closed_at"),
+            running: "RUNNING",
+        }
     }
 }
 
@@ -92,15 +100,16 @@ pub async fn check_same_tx(
 impl ContractRow<'_> {
     /// Puts the row into the stage, running under a fence of its own, and returns that.
     async fn run_anew(&self, client: &Client) -> Result<i64, Breach> {
-        let ContractColumns { stage, stage_state, fence, closed_at } = self.columns;
+        let ContractColumns { stage, stage_state, fence, closed_at, running } = self.columns;
         let set = format!(
-            "UPDATE {table} SET {stage} = '{name}', {state} = 'RUNNING', {fence} = {fence} + 1, {closed} = NULL WHERE {key} RETURNING {fence}",
+            "UPDATE {table} SET {stage} = {name}, {state} = {running}, {fence} = {fence} + 1{opened} WHERE {key} RETURNING {fence}",
             table = self.table.quoted(),
             stage = quoted(stage),
-            name = self.stage.replace('\'', "''"),
+            name = literal(self.stage),
             state = quoted(stage_state),
             fence = quoted(fence),
-            closed = quoted(closed_at),
+            running = literal(running),
+            opened = closed_at.map(|closed_at| format!(", {} = NULL", quoted(closed_at))).unwrap_or_default(),
             key = self.key_matches(),
         );
         Ok(self.ask(client, &set).await?.try_get(0).map_err(Error::from)?)
@@ -108,13 +117,14 @@ impl ContractRow<'_> {
 
     /// The row's fence, and whether it runs in the stage.
     async fn now(&self, client: &Client) -> Result<(i64, bool), Breach> {
-        let ContractColumns { stage, stage_state, fence, .. } = self.columns;
+        let ContractColumns { stage, stage_state, fence, running, .. } = self.columns;
         let text = format!(
-            "SELECT {fence}, {stage}::text = '{name}' AND {state}::text = 'RUNNING' FROM {table} WHERE {key}",
+            "SELECT {fence}, {stage}::text = {name} AND {state}::text = {running} FROM {table} WHERE {key}",
             fence = quoted(fence),
             stage = quoted(stage),
-            name = self.stage.replace('\'', "''"),
+            name = literal(self.stage),
             state = quoted(stage_state),
+            running = literal(running),
             table = self.table.quoted(),
             key = self.key_matches(),
         );
@@ -132,6 +142,10 @@ impl ContractRow<'_> {
             self.key.iter().map(|(_, part)| (part as &(dyn ToSql + Sync), Type::TEXT)).collect();
         Ok(client.query_typed_one(text, &key).await.map_err(Error::from)?)
     }
+}
+
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 fn ensure(holds: bool, breach: Breach) -> Result<(), Breach> {

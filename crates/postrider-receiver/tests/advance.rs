@@ -52,12 +52,20 @@ impl Database {
         self.text("SELECT concat_ws(' ', stage, stage_state, fence) FROM pending_work").await
     }
 
-    async fn contract(&self, mut receiver: impl AsyncFnMut(&mut Client, i64)) -> Result<(), Breach> {
+    async fn contract(&self, receiver: impl AsyncFnMut(&mut Client, i64)) -> Result<(), Breach> {
+        self.contract_of(ContractColumns::default(), receiver).await
+    }
+
+    async fn contract_of(
+        &self,
+        columns: ContractColumns<'_>,
+        mut receiver: impl AsyncFnMut(&mut Client, i64),
+    ) -> Result<(), Breach> {
         let row = ContractRow {
             table: WorkTable::default(),
             key: vec![("group_id", "g"), ("quote_id", "q")],
             stage: "BINDING",
-            columns: ContractColumns::default(),
+            columns,
         };
         let call = async |fence| receiver(&mut self.connect().await, fence).await;
         check_same_tx(&self.connect().await, &row, call, async || self.policies().await).await
@@ -149,6 +157,30 @@ async fn the_contract_passes_a_receiver_that_keeps_it() {
         })
         .await;
     assert!(poisoned.is_ok(), "{poisoned:?}");
+}
+
+/// The table has a word of its own for RUNNING, refuses ours, and has no column for when a row was closed.
+#[tokio::test]
+async fn the_contract_passes_a_receiver_of_a_table_with_words_of_its_own() {
+    let database = Database::start().await;
+    let function = include_str!("../sql/0003_create_advance_stage.sql")
+        .replace("'RUNNING'", "'IN_PROGRESS'")
+        .replace("NOT (t.closed_at IS NULL)", "t.stage_state::text = 'DONE'")
+        .replace("closed_at = CASE WHEN ends THEN now() END, ", "");
+    let client = database.connect().await;
+    client
+        .batch_execute(&format!(
+            "ALTER TABLE pending_work DROP COLUMN closed_at, DROP CONSTRAINT pending_work_stage_state_check;
+             UPDATE pending_work SET stage_state = 'IN_PROGRESS';
+             ALTER TABLE pending_work ADD CHECK (stage_state IN ('PENDING', 'IN_PROGRESS', 'DONE')); {function}"
+        ))
+        .await
+        .unwrap();
+    let columns = || ContractColumns { closed_at: None, running: "IN_PROGRESS", ..ContractColumns::default() };
+    let kept = database.contract_of(columns(), async |client, fence| drop(serve(client, fence).await)).await;
+    assert!(kept.is_ok(), "{kept:?}");
+    let idle = database.contract_of(columns(), async |_, _| {}).await;
+    assert!(matches!(idle, Err(Breach::NoEffect)), "{idle:?}");
 }
 
 /// It commits past the refusal, with the driver's own commit.
