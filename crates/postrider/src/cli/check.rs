@@ -225,11 +225,11 @@ fn gone_error(gone: Gone, step: &Step, row_count: u64) -> Error {
     let (place, cure) = match gone {
         Gone::Version => (
             format!("{rows} under the definition \"{definition}\", in its stage \"{stage}\""),
-            "Add the definition as [[work.earlier]], with its stages, until no open row is under it any more.",
+            "Add the definition as [[work.earlier]], with its stages, until no open row is under it any more, or move the rows to another: `postrider work migrate`. What is parked by then goes on with `postrider work resume`.",
         ),
         Gone::Stage => (
             format!("{rows} in the stage \"{stage}\" of the definition \"{definition}\""),
-            "Add the stage to the definition. What changes stages is a new definition: keep the earlier one as [[work.earlier]].",
+            "Add the stage to the definition, or move the rows to another that has it: `postrider work migrate`. What is parked by then goes on with `postrider work resume`. What changes stages is a new definition: keep the earlier one as [[work.earlier]].",
         ),
     };
     Error::new(ErrorKind::Table, "open rows are where the configuration has no stage")

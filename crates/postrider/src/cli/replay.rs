@@ -216,8 +216,8 @@ fn named<'a>(configuration: &'a Configuration, name: &str) -> Result<&'a Sink> {
     let error = Error::new(ErrorKind::Configuration, "there is no sink of this name");
     if name == "work" {
         return Err(error.with_hint(
-            "`work` is the stages: they follow their rows and not the log. To have a stage executed again, raise the row's \
-             fence and epoch and make it PENDING.",
+            "`work` is the stages: they follow their rows and not the log. To have a stage executed again: \
+             `postrider work reexecute`.",
         ));
     }
     let names: Vec<&str> = configuration.sinks.iter().map(|sink| sink.name.as_str()).collect();

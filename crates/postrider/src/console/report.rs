@@ -327,7 +327,7 @@ impl fmt::Display for WorkReport {
 }
 
 /// What to do about rows that nobody here can start.
-const REFUSED_HINT: &str = "Give the configuration what they lack ([[work.earlier]] holds a definition that is no longer current), start again, raise each row's fence and make it PENDING.";
+const REFUSED_HINT: &str = "Give the configuration what they lack ([[work.earlier]] holds a definition that is no longer current), start again, and let them go on: `postrider work resume`; or move them to another definition first: `postrider work migrate`.";
 
 /// What to do about what a person holds back.
 const PAUSED_HINT: &str =
@@ -366,13 +366,13 @@ fn stage_cure(harm: StageHarm, endpoint: &str) -> String {
                 .to_owned()
         }
         StageHarm::Parking => {
-            "Each such row is NON_RESUMABLE until a person decides. Mend what its `last_error` says, raise its fence and make it \
-             PENDING."
+            "Each such row is NON_RESUMABLE until a person decides. Mend what its `last_error` says, then `postrider work resume`: the same \
+             key, a fresh budget."
                 .to_owned()
         }
         StageHarm::Unknown => {
-            "Each such row is UNKNOWN: nobody knows what was done for it. Find out at the receiver, raise the row's fence, and \
-             make it PENDING or close it."
+            "Each such row is UNKNOWN: nobody knows what was done for it. Find out at the receiver, and say it: `postrider work \
+             resolve`."
                 .to_owned()
         }
     }
@@ -453,7 +453,7 @@ mod tests {
             slot keeps: 0 bytes
             work:       3 open rows, 0 calls in flight
                         parked since the start, 2 rows: VERSION_GONE: the configuration has no definition "quote@1"
-                        Give the configuration what they lack ([[work.earlier]] holds a definition that is no longer current), start again, raise each row's fence and make it PENDING.
+                        Give the configuration what they lack ([[work.earlier]] holds a definition that is no longer current), start again, and let them go on: `postrider work resume`; or move them to another definition first: `postrider work migrate`.
             stage APPROVAL (natural, ): 1 of 10 calls in the last 10 minutes came to no good end
                         the last at 1970-01-01T00:00:00.000000Z: HTTP_500
                         Its rows are asked again under the same key and use their `attempts`; a row without any left waits for a person. Look into the receiver's log.

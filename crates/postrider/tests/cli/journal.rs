@@ -366,6 +366,10 @@ fn replay_sends_again_what_a_sink_had_and_passes_over_what_it_shall_not_get() {
         2,
         &["PR001: there is no sink of this name", "did you mean `events`?"],
     );
-    check_refused(&replay(&["work", "--from", "end"]), 2, &["PR001: there is no sink of this name", "raise the row's"]);
+    check_refused(
+        &replay(&["work", "--from", "end"]),
+        2,
+        &["PR001: there is no sink of this name", "postrider work reexecute"],
+    );
     check_refused(&replay(&["events", "--from", "FFFF/0"]), 2, &["PR001: the position lies past the end"]);
 }
