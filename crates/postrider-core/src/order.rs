@@ -109,6 +109,24 @@ impl Order {
         }
     }
 
+    /// The order as it could be typed for a row that is under this definition: what the verb alone does not tell, and the row does not afterwards.
+    pub fn typed(&self, from: Option<&DefinitionName>) -> String {
+        match self {
+            Order::Resume { accept_changed_payload: true } => format!("{} --accept-changed-payload", self.verb()),
+            Order::Migrate(Move { to, renamed, .. }) => {
+                let from = from.map(|from| format!(" --definition {from}")).unwrap_or_default();
+                let renamed: String = renamed.iter().map(|(old, new)| format!(" --rename {old}={new}")).collect();
+                format!("{}{from} --to {to}{renamed}", self.verb())
+            }
+            _ => self.verb().to_owned(),
+        }
+    }
+
+    /// Whether the key of a row that has another name for its stage afterwards would be another.
+    pub fn renames(&self) -> bool {
+        matches!(self, Order::Migrate(Move { renamed, .. }) if !renamed.is_empty())
+    }
+
     /// Whether a request that may have been answered before leaves again under the same key.
     pub fn asks_again(&self) -> bool {
         matches!(self, Order::Resume { .. } | Order::Retry | Order::Resolve(Found::AskAgain))
@@ -262,6 +280,20 @@ mod tests {
         );
         let same = Order::Skip { to: Next::Stage(StageName::new("PRICING")) };
         assert_eq!(same.judge(&row(StageState::Unknown)), Err(Unfit::SameStage));
+    }
+
+    #[test]
+    fn an_order_is_told_with_what_the_row_does_not_tell_afterwards() {
+        let name = StageName::new;
+        let renamed = BTreeMap::from([(name("TARIFF"), name("RATING")), (name("CHECK"), name("VETTING"))]);
+        let order = Order::Migrate(Move { to: DefinitionName::new("quote@2"), stages: BTreeSet::new(), renamed });
+        assert_eq!(order.typed(None), "migrate --to quote@2 --rename CHECK=VETTING --rename TARIFF=RATING");
+        assert_eq!(
+            order.typed(Some(&DefinitionName::new("quote@1"))),
+            "migrate --definition quote@1 --to quote@2 --rename CHECK=VETTING --rename TARIFF=RATING"
+        );
+        let resume = |accept_changed_payload| Order::Resume { accept_changed_payload }.typed(None);
+        assert_eq!([resume(false), resume(true)], ["resume", "resume --accept-changed-payload"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod expiry;
 mod find;
+mod keyed;
 mod order;
 mod pauses;
 mod timeline;
@@ -59,8 +60,6 @@ pub struct WorkRow {
     pub version: WorkVersion,
     /// `last_error`.
     pub reason: Option<String>,
-    /// A request for its stage may have left.
-    pub was_sent: bool,
     /// When it was last written, as the server writes times.
     pub updated_at: Option<String>,
     /// The seconds since.
@@ -102,7 +101,9 @@ impl Access {
             Access::Look => Vec::new(),
             Access::LookBack => vec![(&OPERATOR_ACTIONS, "SELECT"), (&WORK_HISTORY, "SELECT")],
             Access::LookAtPauses => vec![(&PAUSES, "SELECT")],
-            Access::Order | Access::Reexecute => vec![(&OPERATOR_ACTIONS, "SELECT, INSERT"), (&WORK_HISTORY, "SELECT, INSERT")],
+            Access::Order | Access::Reexecute => {
+                vec![(&OPERATOR_ACTIONS, "SELECT, INSERT"), (&WORK_HISTORY, "SELECT, INSERT")]
+            }
             // Who holds back may let go.
             Access::Pause => vec![(&OPERATOR_ACTIONS, "INSERT"), (&PAUSES, "SELECT, INSERT, DELETE")],
         };

@@ -100,8 +100,13 @@ fn e67_rows_move_to_another_definition_by_an_order_of_a_person_and_where_that_ha
         let ended = rider.end_of(&[&words[..], more].concat());
         (ended.status.code(), String::from_utf8_lossy(&ended.stdout).into_owned())
     };
-    let told = "migrate: 2 rows would be done\nnot migrate: 1 row, it may have been asked for under its stage's name, among them g sent\nnot migrate: 1 row, that definition has no such stage: say with --rename what it is called there, among them g lacking\n";
+    let told = "migrate --to quote@2 --rename TARIFF=RATING: 2 rows would be done\nnot migrate: 1 row, it may have been asked for under its stage's name, among them g sent\nnot migrate: 1 row, that definition has no such stage: say with --rename what it is called there, among them g lacking\n";
     assert_eq!(migrate(&["--rename", "TARIFF=RATING", "--dry-run"]), (Some(8), told.to_owned()));
+    let told_json = migrate(&["--rename", "TARIFF=RATING", "--dry-run", "--json"]).1.replace([' ', '\n'], "");
+    assert!(
+        told_json.contains(r#""to":"quote@2""#) && told_json.contains(r#""renamed":{"TARIFF":"RATING"}"#),
+        "{told_json}"
+    );
     assert_eq!(scene.db.number("SELECT count(*) FROM pending_work WHERE definition = 'quote@1'"), 4);
     assert_eq!(migrate(&["--rename", "TARIFF=BINDING"]).0, Some(2), "the target must be there");
     assert_eq!(migrate(&["--rename", "TARIFF=RATING"]), (Some(8), told.replace("would be done", "done")));
@@ -110,9 +115,10 @@ fn e67_rows_move_to_another_definition_by_an_order_of_a_person_and_where_that_ha
     assert_eq!(parked("renamed"), ["RATING", "NON_RESUMABLE", "quote@2", "2"]);
     assert_eq!(parked("sent"), ["TARIFF", "NON_RESUMABLE", "quote@1", "1"]);
     let record =
-        "SELECT string_agg(concat_ws(' ', stage_before, stage_after, fence_before, fence_after), '; ' ORDER BY key)
-                    FROM postrider.operator_actions WHERE verb = 'migrate'";
-    assert_eq!(scene.db.text(record), "PRICING PRICING 1 2; TARIFF RATING 1 2");
+        "SELECT string_agg(concat_ws(' ', verb, stage_before, stage_after, fence_before, fence_after), '; ' ORDER BY key)
+                    FROM postrider.operator_actions WHERE verb LIKE 'migrate %'";
+    let verb = "migrate --definition quote@1 --to quote@2 --rename TARIFF=RATING";
+    assert_eq!(scene.db.text(record), format!("{verb} PRICING PRICING 1 2; {verb} TARIFF RATING 1 2"));
 
     let resume = ["work", "resume", "--definition", "quote@2", "--state", "NON_RESUMABLE", "--why", "moved"];
     assert!(rider.end_of(&resume).status.success());

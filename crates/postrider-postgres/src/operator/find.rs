@@ -127,14 +127,8 @@ impl Operator {
 
     fn columns(&self) -> String {
         let layout = &self.layout;
-        // A table that keeps no hash cannot tell.
-        let sent = if layout.request_hash.is_there() {
-            format!("t.{} IS NOT NULL", layout.request_hash.name)
-        } else {
-            "true".to_owned()
-        };
         format!(
-            "{}, {}::text, {sent}, t.{updated}::text, extract(epoch FROM now() - t.{updated})::float8",
+            "{}, {}::text, t.{updated}::text, extract(epoch FROM now() - t.{updated})::float8",
             layout.version_columns(),
             layout.last_error.value(),
             updated = layout.updated_at.name,
@@ -151,7 +145,6 @@ impl Operator {
             Ok(WorkRow {
                 version: layout.read_version(row, 0)?,
                 reason: cells.take(&layout.last_error)?,
-                was_sent: cells.take(&layout.request_hash)?,
                 updated_at: cells.take(&layout.updated_at)?,
                 age_seconds: cells.take(&layout.updated_at)?,
             })

@@ -15,7 +15,7 @@ use crate::client::Connection;
 use crate::store::{OPERATOR_ACTIONS, WORK_HISTORY};
 
 /// Attempts that the receiver did not act on, by their end: they did not reach it, or did not leave.
-const NOT_ACTED_ON: &str = "(h.outcome = 'released' OR h.reason LIKE ANY (ARRAY['NOT_SENT%', 'NOT_PROCESSED%', 'KEY_EXPIRED%', \
+pub(crate) const NOT_ACTED_ON: &str = "(h.outcome = 'released' OR h.reason LIKE ANY (ARRAY['NOT_SENT%', 'NOT_PROCESSED%', 'KEY_EXPIRED%', \
      'PAYLOAD_CHANGED%', 'TOO_LARGE: %']))";
 
 /// A row that is to be asked again, and how long its receiver keeps a key.

@@ -279,3 +279,32 @@ async fn each_way_in_asks_for_what_it_uses_and_for_nothing_more() {
           GRANT SELECT, INSERT ON postrider.work_history TO "ROLE";
     "#]].assert_eq(&asked);
 }
+
+#[tokio::test]
+async fn a_key_that_was_sent_is_known_where_the_row_has_forgotten_its_request() {
+    let database = with_rows(3).await;
+    let (table, operator) = (open(&database, ONE).await, operator(&database).await);
+    let claim = claim_one(&table, ONE, ask(key(0), 0)).await.unwrap();
+    let parked = Transition::Park { reason: "PERMANENT (HTTP 422)".to_owned() };
+    table.checkpoint(ONE, &[outcome(&claim, parked)]).await.unwrap();
+    let resume = Order::Resume { accept_changed_payload: true };
+    assert_eq!(give(&operator, look(&operator, 0).await, &resume).await, Some(2));
+    assert_eq!(database.text("SELECT (count(request_hash) + sum(attempt_count))::text FROM pending_work").await, "0");
+    // A row that was written, and one that nobody touched.
+    database.run("UPDATE pending_work SET fence = 1 WHERE quote_id = 'q00001'").await;
+    let rows = async || vec![look(&operator, 0).await, look(&operator, 1).await, look(&operator, 2).await];
+    let keyed =
+        async |operator: &Operator| operator.keyed(&rows().await).await.unwrap().into_iter().collect::<Vec<_>>();
+    assert_eq!(keyed(&operator).await, [key(0)]);
+    let without = Operator::open(&database.options(), &canonical_mapping(), false, Access::Order).await.unwrap();
+    assert_eq!(keyed(&without).await, [key(0), key(1)], "without a history a fence may have been a claim's");
+    database.run("UPDATE pending_work SET attempt_count = 1 WHERE quote_id = 'q00002'").await;
+    assert_eq!(keyed(&operator).await, [key(0), key(2)]);
+    // Under another epoch the key is another; what was never sent is no key of the receiver's.
+    database.run("UPDATE pending_work SET epoch = 1 WHERE quote_id = 'q00000'").await;
+    assert_eq!(keyed(&operator).await, [key(2)]);
+    database
+        .run("UPDATE pending_work SET epoch = 0; UPDATE postrider.work_history SET reason = 'NOT_SENT: refused'")
+        .await;
+    assert_eq!(keyed(&operator).await, [key(2)]);
+}

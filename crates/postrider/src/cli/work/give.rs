@@ -6,11 +6,11 @@ use crate::cli::block_on;
 use crate::config::Work;
 use crate::{exit, output};
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::order::{Order, Ordered, Unfit};
+use postrider_core::order::{Move, Order, Ordered, Unfit};
 use postrider_core::work::WorkKey;
 use postrider_postgres::{Access, Note, Operator, RowFilter, WorkRow};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows that are read, and written, at once.
 const PAGE_ROWS: u32 = 500;
@@ -97,7 +97,7 @@ pub(super) fn give(
     let chosen = rows.chosen(&work)?;
     let access = if matches!(order, Order::Reexecute { .. }) { Access::Reexecute } else { Access::Order };
     let dry_run = record.dry_run;
-    let note = record.note(order.verb());
+    let note = record.note(&order.typed(None));
     let tally = block_on(async {
         let operator = open(&work, &options, access).await?;
         let giving = Giving { operator: &operator, work: &work, order: &order, note: &note, dry_run };
@@ -108,6 +108,13 @@ pub(super) fn give(
     })?;
     tally.show(place.json, &order, dry_run);
     Ok(if tally.refused.is_empty() { exit::OK } else { ErrorKind::OrderRefused.exit_code() })
+}
+
+/// What is written into rows, and how the order goes on record for them.
+#[derive(PartialEq, Eq)]
+struct Fit {
+    ordered: Ordered,
+    typed: String,
 }
 
 struct Giving<'a> {
@@ -162,30 +169,35 @@ impl Giving<'_> {
             let found = self.operator.expired(&rows, &kept).await?;
             expired = found.into_iter().map(|expired| (expired.key, expired.since)).collect();
         }
-        let mut fitting: Vec<(Ordered, Vec<WorkRow>)> = Vec::new();
+        let keyed = if self.order.renames() { self.operator.keyed(&rows).await? } else { BTreeSet::new() };
+        let mut fitting: Vec<(Fit, Vec<WorkRow>)> = Vec::new();
         for row in rows {
             match self.order.judge(&row.version) {
                 Err(unfit) => tally.refuse(reason(unfit), row.version.key),
                 // Another stage's name makes another key, and the receiver cannot tell it from new work.
-                Ok(Ordered { stage: Some(_), definition: Some(_), .. }) if row.was_sent => {
+                Ok(Ordered { stage: Some(_), definition: Some(_), .. }) if keyed.contains(&row.version.key) => {
                     tally.refuse("it may have been asked for under its stage's name", row.version.key);
                 }
                 Ok(_) if expired.contains_key(&row.version.key) => {
                     since = expired.remove(&row.version.key);
                     tally.refuse("the idempotency key has expired", row.version.key);
                 }
-                Ok(ordered) => match fitting.iter_mut().find(|(same, _)| *same == ordered) {
-                    Some((_, rows)) => rows.push(row),
-                    None => fitting.push((ordered, vec![row])),
-                },
+                Ok(ordered) => {
+                    let fit = Fit { ordered, typed: self.order.typed(row.version.definition.as_ref()) };
+                    match fitting.iter_mut().find(|(same, _)| *same == fit) {
+                        Some((_, rows)) => rows.push(row),
+                        None => fitting.push((fit, vec![row])),
+                    }
+                }
             }
         }
-        for (ordered, rows) in fitting {
+        for (Fit { ordered, typed }, rows) in fitting {
             if self.dry_run {
                 tally.done.extend(rows.into_iter().map(|row| (row.version.key, row.version.fence)));
                 continue;
             }
-            let written = self.operator.write(&rows, &ordered, self.note).await?;
+            let note = Note { verb: typed, ..self.note.clone() };
+            let written = self.operator.write(&rows, &ordered, &note).await?;
             for row in rows {
                 if !written.iter().any(|(key, _)| *key == row.version.key) {
                     tally.refuse("the work row has moved on since it was looked at", row.version.key);
@@ -213,11 +225,17 @@ impl Tally {
                 .iter()
                 .map(|(why, keys)| json!({ "why": why, "keys": keys.iter().map(parts).collect::<Vec<_>>() }))
                 .collect();
-            output::json(&json!({ "verb": verb, "dry_run": dry_run, "done": done, "refused": refused }));
+            let mut told = json!({ "verb": verb, "dry_run": dry_run, "done": done, "refused": refused });
+            if let Order::Migrate(Move { to, renamed, .. }) = order {
+                let renamed = renamed.iter().map(|(old, new)| (old.to_string(), new.to_string()));
+                told["to"] = json!(to.as_str());
+                told["renamed"] = json!(renamed.collect::<BTreeMap<_, _>>());
+            }
+            output::json(&told);
             return;
         }
         let done = if dry_run { "would be done" } else { "done" };
-        output::data(&format!("{verb}: {} {done}", count(self.done.len())));
+        output::data(&format!("{}: {} {done}", order.typed(None), count(self.done.len())));
         for (why, keys) in &self.refused {
             let first: Vec<String> = keys.iter().take(3).map(key_text).collect();
             output::data(&format!("not {verb}: {}, {why}, among them {}", count(keys.len()), first.join("; ")));
