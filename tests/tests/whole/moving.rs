@@ -20,10 +20,9 @@ fn work(configuration: &str, address: &str) -> String {
 /// Runs the commands of a block to their ends, but for `run`.
 fn obey(rider: &Rider, block: &str) {
     for line in block.lines() {
-        let words: Vec<&str> = line.strip_prefix("postrider ").expect("a command of ours").split(' ').collect();
-        let words = &words[..words.iter().position(|word| *word == "-c").expect("it names the file")];
+        let words = words_of(line);
         if words != ["run"] {
-            let end = rider.end_of(words);
+            let end = rider.end_of(&words);
             assert!(
                 end.status.success(),
                 "{line}: {}{}",
@@ -32,6 +31,21 @@ fn obey(rider: &Rider, block: &str) {
             );
         }
     }
+}
+
+/// A command without the name of the file, which is the rider's own.
+fn words_of(line: &str) -> Vec<&str> {
+    let words = line.strip_prefix("postrider ").expect("a command of ours").split(' ');
+    words.filter(|word| !["-c", "postrider.toml"].contains(word)).collect()
+}
+
+/// Runs the first `check`, which finds that nothing is made yet, and nothing else.
+fn check_before_setup(rider: &Rider, line: &str) {
+    let end = rider.end_of(&words_of(line));
+    let said = String::from_utf8_lossy(&end.stdout).into_owned();
+    let wrong: Vec<&str> = said.lines().filter(|line| line.starts_with("wrong")).collect();
+    assert_eq!(wrong.len(), 2, "{said}");
+    assert!(said.contains("There is no publication") && said.contains("There is no replication slot"), "{said}");
 }
 
 /// The poller, with the statements of the page: what takes rows, and what writes the outcome of the row 1 under the fence 1.
@@ -53,46 +67,48 @@ fn observed(rider: &Rider) -> Value {
 #[test]
 fn the_page_on_moving_is_walked_through() {
     let (sql, toml, sh) = (blocks("sql"), blocks("toml"), blocks("sh"));
-    let [create, fence, take, write, guard, columns, changed, begun, publication, last] = &sql[..] else {
+    let [create, fence, take, write, guard, columns, changed, begun, publication, back, last] = &sql[..] else {
         panic!("the page has {} blocks of SQL", sql.len());
     };
     let scene = Scene::start();
-    let endpoint = Endpoint::alone(|_, _| Play::Answer);
+    let endpoint = Endpoint::alone(|request, _| match request.member("payload").as_str() {
+        "fail" => Play::Say(500, ""),
+        "hold" => Play::Hold,
+        _ => Play::Answer,
+    });
     let address = endpoint.address();
     let submit =
         |count: u32| scene.db.run(&format!("INSERT INTO jobs (input) SELECT '{{}}' FROM generate_series(1, {count})"));
     let done = || scene.db.number("SELECT count(*) FROM jobs WHERE status = 'OK'");
 
-    // 1. The writers are guarded: one that comes too late writes nothing.
-    scene.db.run(create);
-    scene.db.run(fence);
-    submit(1);
-    assert_eq!(scene.db.rows(take).len(), 1);
-    scene.db.run(guard);
-    scene.db.run("UPDATE jobs SET status = 'NEW' WHERE id = 1");
-    scene.db.run(write);
-    assert_eq!(scene.db.text("SELECT concat_ws(' ', status, fence) FROM jobs"), "NEW 2", "the late one wrote nothing");
-    assert_eq!(poll(&scene.db, take, write), 1);
-    assert_eq!(done(), 1);
+    guard_the_writers(&scene.db, [create, fence, take, write, guard]);
 
     // 2. The poller is observed.
     let mut rider = scene.rider("rider", format!("{}[periods]\nheartbeat = \"200ms\"\n", work(&toml[0], &address)));
-    obey(&rider, &sh[0]);
+    let (check, setup) = sh[0].split_once('\n').expect("two commands");
+    check_before_setup(&rider, check);
+    obey(&rider, setup);
     assert!(scene.db.is("SELECT count(*) = 1 FROM pg_trigger WHERE tgrelid = 'jobs'::regclass AND NOT tgisinternal"));
+    scene.db.run("ALTER ROLE postrider PASSWORD 'secret'");
+    rider.plan.url = scene.url_as("postrider", "secret");
+    obey(&rider, &sh[1]);
     rider.start_ready();
     submit(5);
     wait_until("they wait", || observed(&rider)["waiting"] == 5);
     assert_eq!(poll(&scene.db, take, write), 5);
     wait_until("they are seen to be started", || observed(&rider)["started"]["count"] == 5);
-    obey(&rider, &sh[1]);
+    obey(&rider, &sh[2]);
     assert_eq!((endpoint.requests().len(), done()), (0, 6));
 
     // 3. One stage is Postrider's, and the poller has the other.
     scene.db.run(columns);
-    let (take, write) = changed.split_once(";\n").expect("two statements");
+    let (take_others, write) = changed.split_once(";\n").expect("two statements");
     assert_eq!(scene.db.text(begun), "0");
     rider.plan.rest = format!("{}[periods]\nheartbeat = \"200ms\"\n", work(&toml[1], &address));
-    obey(&rider, &sh[2]);
+    rider.plan.url = scene.url();
+    obey(&rider, &sh[3]);
+    rider.plan.url = scene.url_as("postrider", "secret");
+    obey(&rider, &sh[4]);
     let made = lsn(&scene.db.text("SELECT pg_current_wal_lsn()"));
     wait_until("the slot is confirmed behind the new publication", || {
         lsn(&scene.db.text("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = 'rider_rider'"))
@@ -104,22 +120,69 @@ fn the_page_on_moving_is_walked_through() {
     scene.db.run(publication);
     submit(6);
     wait_until("both have done their stage", || {
-        poll(&scene.db, take, write);
+        poll(&scene.db, take_others, write);
         done() == 12
     });
     assert_eq!(scene.db.number("SELECT count(*) FROM jobs WHERE closed_at IS NULL"), 0);
     assert_eq!((endpoint.count("/stages/pricing"), endpoint.count("/stages/approval")), (6, 0));
     assert_eq!(scene.db.number("SELECT count(*) FROM jobs WHERE step = 'APPROVAL'"), 6);
 
+    let forth = rider.plan.rest.replace("by_others = true\n", "");
+    go_back(&scene.db, &mut rider, &endpoint, [take, write, back]);
+
     // 4. All stages are.
     rider.signal("TERM");
     assert_eq!(rider.wait().0, Some(0));
-    rider.plan.rest = rider.plan.rest.replace("by_others = true\n", "");
+    rider.plan.rest = forth;
+    let before = (endpoint.count("/stages/pricing"), endpoint.count("/stages/approval"));
     rider.start_ready();
     scene.db.run(last);
     submit(4);
-    wait_until("all is done", || done() == 16);
-    assert_eq!((endpoint.count("/stages/pricing"), endpoint.count("/stages/approval")), (10, 4));
+    wait_until("all is done", || done() == 18);
+    let after = (endpoint.count("/stages/pricing"), endpoint.count("/stages/approval"));
+    assert_eq!(after, (before.0 + 4, before.1 + 4));
     assert_eq!(rider.metric("postrider_sweep_hits_total"), 0);
     rider.still_runs();
+}
+
+/// 1. The writers are guarded: one that comes too late writes nothing.
+fn guard_the_writers(db: &Database, [create, fence, take, write, guard]: [&str; 5]) {
+    db.run(create);
+    db.run(fence);
+    db.run("INSERT INTO jobs (input) VALUES ('{}')");
+    assert_eq!(db.rows(take).len(), 1);
+    db.run(guard);
+    db.run("UPDATE jobs SET status = 'NEW' WHERE id = 1");
+    db.run(write);
+    assert_eq!(db.text("SELECT concat_ws(' ', status, fence) FROM jobs"), "NEW 2", "the late one wrote nothing");
+    assert_eq!(poll(db, take, write), 1);
+    assert_eq!(db.number("SELECT count(*) FROM jobs WHERE status = 'OK'"), 1);
+}
+
+/// Leaves the first stage to the poller again: what Postrider has begun of it goes to the poller, too.
+fn go_back(db: &Database, rider: &mut Rider, endpoint: &Endpoint, [take, write, back]: [&str; 3]) {
+    let (done, stage) = (db.number("SELECT count(*) FROM jobs WHERE status = 'OK'"), "class = \"keyed\"\n");
+    rider.signal("TERM");
+    assert_eq!(rider.wait().0, Some(0));
+    let before = rider.plan.rest.clone();
+    rider.plan.rest = before.replacen(stage, &format!("{stage}timeout = \"500ms\"\n"), 1);
+    rider.start_ready();
+    db.run("INSERT INTO jobs (input) VALUES ('\"fail\"')");
+    wait_until("it waits for a further attempt", || db.is("SELECT count(*) = 1 FROM jobs WHERE status = 'RETRY'"));
+    db.run("INSERT INTO jobs (input) VALUES ('\"hold\"')");
+    wait_until("a request is under way", || endpoint.held() > 0);
+    rider.kill9();
+    rider.plan.rest = before.replacen(stage, &format!("{stage}by_others = true\n"), 1);
+    let called = endpoint.requests().len();
+    rider.start_ready();
+    assert_eq!(poll(db, take, write), 0, "nobody takes them");
+    wait_until("the leases have run out", || {
+        db.is("SELECT count(*) = 0 FROM jobs WHERE status = 'BUSY' AND lease_until >= now()")
+    });
+    db.run(back);
+    wait_until("the poller has done both", || {
+        poll(db, take, write);
+        db.number("SELECT count(*) FROM jobs WHERE status = 'OK'") == done + 2
+    });
+    assert_eq!(endpoint.requests().len(), called);
 }
