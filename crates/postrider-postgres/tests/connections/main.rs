@@ -13,35 +13,16 @@ use postrider_postgres::{ConnectOptions, ReplicationSource, connect_client};
 use tokio_postgres::Client;
 use xtask::postgres::{Builder, Cluster, find};
 
+#[macro_use]
+#[path = "../versions/macros.rs"]
+mod macros;
+
 mod certificates;
 mod hosts;
 mod passwords;
 mod pooler;
 mod refusals;
 mod tls;
-
-macro_rules! on_version {
-    ($module:ident, $version:literal, $($area:ident::$name:ident),*) => {
-        mod $module {
-            $(
-                #[tokio::test]
-                async fn $name() {
-                    crate::$area::$name($version).await;
-                }
-            )*
-        }
-    };
-}
-
-macro_rules! on_every_version {
-    ($($test:tt)*) => {
-        on_version!(on_14, 14, $($test)*);
-        on_version!(on_15, 15, $($test)*);
-        on_version!(on_16, 16, $($test)*);
-        on_version!(on_17, 17, $($test)*);
-        on_version!(on_18, 18, $($test)*);
-    };
-}
 
 on_every_version!(
     passwords::s_09_a_password_of_awkward_characters_goes_through_in_every_form_and_on_every_socket,

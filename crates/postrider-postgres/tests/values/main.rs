@@ -4,34 +4,15 @@
 //! assembler and decoder as in the product; what is right is asked of the server.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may stop at the first surprise")]
 
+#[macro_use]
+#[path = "../versions/macros.rs"]
+mod macros;
+
 mod cases;
 mod catalogue;
 mod database;
 mod generated;
 mod oracle;
-
-macro_rules! on_version {
-    ($module:ident, $version:literal, $($area:ident::$name:ident),*) => {
-        mod $module {
-            $(
-                #[tokio::test]
-                async fn $name() {
-                    crate::$area::$name($version).await;
-                }
-            )*
-        }
-    };
-}
-
-macro_rules! on_every_version {
-    ($($test:tt)*) => {
-        on_version!(on_14, 14, $($test)*);
-        on_version!(on_15, 15, $($test)*);
-        on_version!(on_16, 16, $($test)*);
-        on_version!(on_17, 17, $($test)*);
-        on_version!(on_18, 18, $($test)*);
-    };
-}
 
 on_every_version!(
     cases::t_01_numeric_specials,
