@@ -121,10 +121,6 @@ pub fn is_left_by(row: &WorkVersion, checkpoint: &Checkpoint) -> bool {
         left.fence == row.fence && left.stage == row.stage && left.state == row.state && left.closed == row.closed
     };
     match &checkpoint.transition {
-        // The outcome may have been sent before, when the next stage had no free slot: that statement can commit late.
-        Transition::Chain { next, .. } => {
-            is_left(&checkpoint.transition) || is_left(&Transition::Advance { next: next.clone() })
-        }
         // What is given back may be a claim that we have forgotten, seen once more by a read that began before its outcome was written.
         Transition::Release => row.state != StageState::Running,
         transition => is_left(transition),

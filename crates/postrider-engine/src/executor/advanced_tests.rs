@@ -274,13 +274,6 @@ fn our_own_outcome_is_never_taken_for_somebody_elses() {
     let written = CheckpointReply::Written { key: scene.ticket.key.clone() };
     scene.play.state.checkpoints_replied(checkpoints, vec![written]);
     assert_eq!(scene.counted(), (0, 0, 0));
-    // It was sent first while B had no free slot, and that statement commits behind the read that sends it again with B's claim.
-    let mut scene = Scene::calling(StageClass::Keyed);
-    let Outcome::Answered(done) = answered(200, Declared::Done) else { unreachable!("it is an answer") };
-    scene.ends(&Outcome::Answered(Answer { next: Some("B".to_owned()), ..done }));
-    let row = scene.at_b(0);
-    scene.is_refused(row);
-    assert_eq!(scene.counted(), (0, 0, 0));
 }
 
 /// Whose a claim is, the fence alone says then.

@@ -156,10 +156,11 @@ impl State {
     }
 }
 
-/// What a checkpoint that was not written is tried again as; whether success chains is decided anew.
+/// What a checkpoint that was not written is tried again as; whether a chained claim has a free slot is decided anew. An advance stays one: the
+/// first may still be written late, and the row must then be what the second would have left.
 pub(super) fn again(transition: Transition) -> Ending {
     match transition {
-        Transition::Advance { next } | Transition::Chain { next, .. } => Ending::Done(Next::Stage(next)),
+        Transition::Chain { next, .. } => Ending::Done(Next::Stage(next)),
         Transition::Finish => Ending::Done(Next::End),
         other => Ending::Other(other),
     }
