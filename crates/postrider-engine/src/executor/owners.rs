@@ -7,7 +7,7 @@ use postrider_core::work::{OwnerId, WorkKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Pauses between two questions while others run rows: from the first to the last, doubled each time nobody was missing.
+/// Pauses between two questions while others run rows: from the first to the last, doubled each time nobody was newly missing.
 /// Without foreign rows nothing is asked. Two questions and a claim fit into two seconds, whenever an executor dies.
 const ASK_PAUSE_FIRST: Duration = Duration::from_millis(50);
 const ASK_PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -57,7 +57,10 @@ impl Owners {
             .difference(living)
             .map(|owner| (*owner, self.missing.get(owner).copied().unwrap_or(0).saturating_add(1)))
             .collect();
-        self.pause = if self.missing.is_empty() {
+        for (owner, _) in self.missing.iter().filter(|(_, answers)| **answers == MISSING_DEAD) {
+            tracing::info!(%owner, "an executor died; its rows are taken over");
+        }
+        self.pause = if self.missing.values().all(|answers| *answers >= MISSING_DEAD) {
             (self.pause * 2).clamp(ASK_PAUSE_FIRST, ASK_PAUSE_MAX)
         } else {
             ASK_PAUSE_FIRST
@@ -78,9 +81,6 @@ impl State {
             self.owners.note(&running, living);
         }
         let dead: BTreeSet<OwnerId> = self.owners.dead().collect();
-        for owner in &dead {
-            tracing::info!(%owner, "an executor died; its rows are taken over");
-        }
         let mut remains = false;
         for (key, owner) in foreign {
             match self.rows.row(&key).map(|row| &row.phase) {

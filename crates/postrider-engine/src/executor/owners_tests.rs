@@ -87,4 +87,9 @@ fn a_dead_executor_stays_dead_until_the_last_of_its_rows_is_claimed() {
         play.state.owners_replied(Some(&living));
     }
     assert!(play.state.next_claims().0.is_empty(), "the third one lives");
+    assert_eq!(
+        play.state.owners_mut().until_ask(begin),
+        Some(Duration::from_secs(1)),
+        "who is dead for certain is no reason to ask more often"
+    );
 }
