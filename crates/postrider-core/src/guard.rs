@@ -114,17 +114,14 @@ fn entered(row: WorkVersion, stage: &StageName) -> WorkVersion {
 
 /// Whether a row may be what this outcome left. One that is not, under the fence of the claim, was written by somebody who holds nothing.
 pub fn is_left_by(row: &WorkVersion, checkpoint: &Checkpoint) -> bool {
+    // What is given back may be a claim that we have forgotten, seen once more by a read that began before its outcome was written.
+    if matches!(checkpoint.transition, Transition::Release) {
+        return row.state != StageState::Running;
+    }
     let (stage, state) = (checkpoint.stage.clone(), StageState::Running);
     let claimed = WorkVersion { stage, state, fence: checkpoint.fence, closed: false, ..row.clone() };
-    let is_left = |transition: &Transition| {
-        let left = after_checkpoint(&claimed, transition, Timestamp(0));
-        left.fence == row.fence && left.stage == row.stage && left.state == row.state && left.closed == row.closed
-    };
-    match &checkpoint.transition {
-        // What is given back may be a claim that we have forgotten, seen once more by a read that began before its outcome was written.
-        Transition::Release => row.state != StageState::Running,
-        transition => is_left(transition),
-    }
+    let left = after_checkpoint(&claimed, &checkpoint.transition, Timestamp(0));
+    left.fence == row.fence && left.stage == row.stage && left.state == row.state && left.closed == row.closed
 }
 
 /// What becomes of the payload's hash of a row whose outcome is written.

@@ -144,6 +144,16 @@ impl Row {
     }
 }
 
+impl Phase {
+    /// Under whom the row runs, while it is due or waits for its time.
+    fn owner(&self) -> Option<OwnerId> {
+        match self {
+            Phase::Due(Take::Over(owner)) | Phase::Timed(_, Take::Over(owner)) => *owner,
+            _ => None,
+        }
+    }
+}
+
 impl Rows {
     pub(crate) fn new(settings: &WorkSettings) -> Rows {
         let steps = settings.definitions.steps().map(|(step, policy)| (step, policy.serial));
@@ -166,10 +176,7 @@ impl Rows {
 
     /// The rows that other executors run, with their owners.
     pub(crate) fn foreign(&self) -> impl Iterator<Item = (&WorkKey, OwnerId)> {
-        self.waiting.foreign.iter().filter_map(|key| match self.rows.get(key)?.phase {
-            Phase::Timed(_, Take::Over(Some(owner))) | Phase::Due(Take::Over(Some(owner))) => Some((key, owner)),
-            _ => None,
-        })
+        self.waiting.foreign.iter().filter_map(|key| Some((key, self.rows.get(key)?.phase.owner()?)))
     }
 
     /// Puts a row where its phase says, in the place of what was known of it.
@@ -297,11 +304,11 @@ impl Rows {
 impl Waiting {
     fn enter(&mut self, key: &WorkKey, row: &mut Row) {
         self.unseen_count += usize::from(row.unseen);
+        if row.phase.owner().is_some() {
+            self.foreign.insert(key.clone());
+        }
         match row.phase {
-            Phase::Due(take) => {
-                if matches!(take, Take::Over(Some(_))) {
-                    self.foreign.insert(key.clone());
-                }
+            Phase::Due(_) => {
                 self.seats += 1;
                 let seat = self.seats;
                 row.seat = seat;
@@ -309,14 +316,11 @@ impl Waiting {
                 queue.push(key, seat);
                 row.step = queue.step().clone();
             }
-            Phase::Timed(at, take) => {
+            Phase::Timed(at, _) => {
                 if let Some(queue) = self.due.get(&row.step) {
                     row.step = queue.step().clone();
                 }
                 self.timers.insert((at, key.clone()));
-                if matches!(take, Take::Over(Some(_))) {
-                    self.foreign.insert(key.clone());
-                }
             }
             Phase::Held(at, _) => drop(self.timers.insert((at, key.clone()))),
             _ => {}
@@ -325,22 +329,16 @@ impl Waiting {
 
     fn leave(&mut self, key: &WorkKey, row: &Row) {
         self.unseen_count -= usize::from(row.unseen);
+        if row.phase.owner().is_some() {
+            self.foreign.remove(key);
+        }
         match row.phase {
-            Phase::Due(take) => {
-                if matches!(take, Take::Over(Some(_))) {
-                    self.foreign.remove(key);
-                }
+            Phase::Due(_) => {
                 if let Some(queue) = self.due.get_mut(&row.step) {
                     queue.remove(key, row.seat);
                 }
             }
-            Phase::Timed(at, take) => {
-                self.timers.remove(&(at, key.clone()));
-                if matches!(take, Take::Over(Some(_))) {
-                    self.foreign.remove(key);
-                }
-            }
-            Phase::Held(at, _) => drop(self.timers.remove(&(at, key.clone()))),
+            Phase::Timed(at, _) | Phase::Held(at, _) => drop(self.timers.remove(&(at, key.clone()))),
             _ => {}
         }
     }
