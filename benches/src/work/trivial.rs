@@ -42,14 +42,7 @@ impl StageCaller for Trivial {
                 sleep(self.takes).await;
             }
             self.in_flight.fetch_sub(1, Ordering::Relaxed);
-            Outcome::Answered(Answer {
-                status: 200,
-                declared: Some(Declared::Done),
-                replayed: false,
-                next: None,
-                retry_after: None,
-                body_sha256: None,
-            })
+            Outcome::Answered(Answer::new(200, Some(Declared::Done)))
         })
     }
 }

@@ -41,6 +41,13 @@ pub struct Answer {
     pub body_sha256: Option<[u8; 32]>,
 }
 
+impl Answer {
+    /// An answer that says this and nothing beside it.
+    pub fn new(status: u16, declared: Option<Declared>) -> Answer {
+        Answer { status, declared, replayed: false, next: None, retry_after: None, body_sha256: None }
+    }
+}
+
 /// The words of the `Postrider-Outcome` header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Declared {

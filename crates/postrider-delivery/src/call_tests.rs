@@ -64,14 +64,7 @@ const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(200);
 
 fn bare(status: u16) -> Outcome {
-    Outcome::Answered(Answer {
-        status,
-        declared: None,
-        replayed: false,
-        next: None,
-        retry_after: None,
-        body_sha256: None,
-    })
+    Outcome::Answered(Answer::new(status, None))
 }
 
 fn with_body(outcome: Outcome, body: &[u8]) -> Outcome {
@@ -104,14 +97,7 @@ async fn e12_the_body_of_a_failure_is_hashed_as_far_as_it_is_read() {
 async fn the_request_is_as_the_protocol_says() {
     let server = TestServer::always(&answer("200 OK", "postrider-outcome: done\r\n", "{}")).await;
     let outcome = call(&server.url()).await;
-    let expected = Answer {
-        status: 200,
-        declared: Some(Declared::Done),
-        replayed: false,
-        next: None,
-        retry_after: None,
-        body_sha256: None,
-    };
+    let expected = Answer::new(200, Some(Declared::Done));
     assert_eq!(outcome, Outcome::Answered(expected));
     let [request] = &server.received()[..] else { panic!("one request") };
     assert_eq!(request.head.lines().next(), Some("POST /in?x=1 HTTP/1.1"));
@@ -142,14 +128,7 @@ async fn each_word_of_the_outcome_header_is_read() {
     for declared in Declared::ALL {
         let header = format!("Postrider-Outcome: {}\r\nIdempotency-Replayed: true\r\n", declared.as_str());
         let server = TestServer::always(&answer("409 Conflict", &header, "")).await;
-        let expected = Answer {
-            status: 409,
-            declared: Some(declared),
-            replayed: true,
-            next: None,
-            retry_after: None,
-            body_sha256: None,
-        };
+        let expected = Answer { replayed: true, ..Answer::new(409, Some(declared)) };
         assert_eq!(call(&server.url()).await, Outcome::Answered(expected));
     }
     let server = TestServer::always(&answer("200 OK", "Postrider-Outcome: perhaps\r\n", "")).await;
@@ -312,14 +291,7 @@ async fn answer_each(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
 async fn tls_is_spoken_to_whom_the_roots_trust_and_the_name_fits() {
     let server = TlsServer::start(None).await;
     let port = server.port;
-    let done = Answer {
-        status: 200,
-        declared: Some(Declared::Done),
-        replayed: false,
-        next: None,
-        retry_after: None,
-        body_sha256: None,
-    };
+    let done = Answer::new(200, Some(Declared::Done));
     for host in ["localhost", "127.0.0.1"] {
         assert_eq!(call(&format!("https://{host}:{port}/")).await, Outcome::Answered(done.clone()));
     }
@@ -365,14 +337,7 @@ async fn a_certificate_of_ours_is_shown_and_a_new_one_is_taken_on_a_new_connecti
     };
     let caller =
         HttpStageCaller::new(BTreeMap::from([(Step::new("quote@3", "PRICING"), endpoint)]), &settings).unwrap();
-    let done = Outcome::Answered(Answer {
-        status: 200,
-        declared: Some(Declared::Done),
-        replayed: false,
-        next: None,
-        retry_after: None,
-        body_sha256: None,
-    });
+    let done = Outcome::Answered(Answer::new(200, Some(Declared::Done)));
     let shown = || server.clients.lock().unwrap().clone();
 
     assert_eq!(caller.call(stage_call(LONG)).await, done);
@@ -479,14 +444,7 @@ async fn e45_eight_megabytes_leave_whole_and_an_answer_without_end_is_read_to_it
     let server = TestServer::start(move |_| flood()).await;
     let body = Bytes::from(vec![b'x'; 8 << 20]);
     let outcome = caller(&server.url(), &settings()).call(StageCall { body: body.clone(), ..stage_call(LONG) }).await;
-    let done = Answer {
-        status: 200,
-        declared: Some(Declared::Done),
-        replayed: false,
-        next: None,
-        retry_after: None,
-        body_sha256: None,
-    };
+    let done = Answer::new(200, Some(Declared::Done));
     assert_eq!(outcome, Outcome::Answered(done));
     let [request] = &server.received()[..] else { panic!("one request") };
     assert!(request.body.as_bytes() == body, "all of the body, and nothing else");

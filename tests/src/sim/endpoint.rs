@@ -252,14 +252,7 @@ impl Receivers {
         let body_hash = if keyed && sim.has(Bug::AnswerNotStored) { sim.random() } else { stored };
         self.give(request, body_hash);
         if keyed {
-            let answer = Answer {
-                status: 200,
-                declared: Some(Declared::Done),
-                replayed: true,
-                next: None,
-                retry_after: None,
-                body_sha256: None,
-            };
+            let answer = Answer { replayed: true, ..Answer::new(200, Some(Declared::Done)) };
             return Some(Outcome::Answered(answer));
         }
         Some(answered(200, Some(Declared::AlreadyDone), None))
@@ -347,5 +340,5 @@ impl Request {
 }
 
 fn answered(status: u16, declared: Option<Declared>, retry_after: Option<Duration>) -> Outcome {
-    Outcome::Answered(Answer { status, declared, replayed: false, next: None, retry_after, body_sha256: None })
+    Outcome::Answered(Answer { retry_after, ..Answer::new(status, declared) })
 }

@@ -29,14 +29,9 @@ fn attempt(number: u32) -> Attempt {
 }
 
 fn answered(status: u16, declared: Option<&str>, retry_after: Option<u64>) -> Outcome {
-    Outcome::Answered(Answer {
-        status,
-        declared: declared.map(|word| Declared::parse(word).expect("a declared outcome")),
-        replayed: false,
-        next: None,
-        retry_after: retry_after.map(Duration::from_secs),
-        body_sha256: None,
-    })
+    let declared = declared.map(|word| Declared::parse(word).expect("a declared outcome"));
+    let retry_after = retry_after.map(Duration::from_secs);
+    Outcome::Answered(Answer { retry_after, ..Answer::new(status, declared) })
 }
 
 fn show(verdict: &Verdict) -> String {
@@ -150,15 +145,8 @@ fn the_answer_names_the_way_on_and_one_that_cannot_be_followed_needs_a_person() 
         let policy = StagePolicy { next: ways, ..policy() };
         let named = [None, Some("REFERRAL"), Some("DONE"), Some("referral"), Some("a\n\"b")];
         let lines = named.map(|named| {
-            let answer = Answer {
-                status: 200,
-                declared: Some(Declared::Done),
-                replayed: true,
-                next: None,
-                retry_after: None,
-                body_sha256: None,
-            };
-            let answer = Answer { next: named.map(str::to_owned), ..answer };
+            let next = named.map(str::to_owned);
+            let answer = Answer { replayed: true, next, ..Answer::new(200, Some(Declared::Done)) };
             format!("{named:?} → {}\n", show(&judge(&policy, attempt(5), &Outcome::Answered(answer))))
         });
         lines.concat()

@@ -101,8 +101,7 @@ impl Scene {
 }
 
 fn answered(status: u16, declared: Declared) -> Outcome {
-    let declared = Some(declared);
-    Outcome::Answered(Answer { status, declared, replayed: false, next: None, retry_after: None, body_sha256: None })
+    Outcome::Answered(Answer::new(status, Some(declared)))
 }
 
 fn to_b(fence: i64) -> Vec<(String, i64, Option<String>)> {
@@ -273,6 +272,23 @@ fn our_own_outcome_is_never_taken_for_somebody_elses() {
     let checkpoints = scene.play.state.next_checkpoints();
     let written = CheckpointReply::Written { key: scene.ticket.key.clone() };
     scene.play.state.checkpoints_replied(checkpoints, vec![written]);
+    assert_eq!(scene.counted(), (0, 0, 0));
+}
+
+/// It was an advance since B had no free slot, and its statement is written behind the read that has it sent again.
+#[test]
+fn an_advance_that_is_written_late_is_our_own_although_the_next_stage_is_free_by_then() {
+    let mut scene = Scene::calling(StageClass::Keyed);
+    let Outcome::Answered(done) = answered(200, Declared::Done) else { unreachable!("it is an answer") };
+    scene.ends(&Outcome::Answered(Answer { next: Some("B".to_owned()), ..done }));
+    scene.play.state.draining = true;
+    let lost = scene.play.state.next_checkpoints();
+    assert!(matches!(lost[0].transition, Transition::Advance { .. }), "{lost:?}");
+    scene.play.state.draining = false;
+    scene.play.state.checkpoints_lost(lost);
+    scene.is_read(scene.claimed());
+    let row = scene.at_b(0);
+    scene.is_refused(row);
     assert_eq!(scene.counted(), (0, 0, 0));
 }
 

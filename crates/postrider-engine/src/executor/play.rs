@@ -219,14 +219,7 @@ impl Play {
                 self.state.claims_replied(requests, replies);
             }
             Coming::Called(ticket) => {
-                let answer = Answer {
-                    status: 200,
-                    declared: Some(Declared::Done),
-                    replayed: false,
-                    next: None,
-                    retry_after: None,
-                    body_sha256: None,
-                };
+                let answer = Answer::new(200, Some(Declared::Done));
                 self.state.called(&ticket, &Outcome::Answered(answer));
                 self.write();
             }
