@@ -4,7 +4,7 @@
 //! has just come need not wait until the one before it is on the server's disk; reads go apart so that nothing waits for them.
 //! Every writing statement is guarded by the fence, and is sent once: what became of one whose reply was lost, a read tells.
 
-mod asked;
+pub(crate) mod asked;
 pub(crate) mod cells;
 mod checkpoint;
 mod claim;

@@ -7,8 +7,9 @@ use postrider_core::work::{DefinitionName, StageName, StageState, WorkKey};
 
 use super::{Operator, WorkRow};
 use crate::client::Parameters;
+use crate::work_table::asked::key_parameters;
 use crate::work_table::cells::{Cells, LeftOut};
-use crate::work_table::layout::{Column, key_parameters, micros};
+use crate::work_table::layout::{Column, micros};
 
 /// What rows have in common; each part that is left out holds for all. Closed rows are found only where a state of theirs is named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use postrider_core::work::WorkKey;
 
 use super::{Operator, WorkRow};
 use crate::store::WORK_HISTORY;
+use crate::work_table::asked::{find_asked, key_parameters};
 use crate::work_table::expiry::NOT_ACTED_ON;
-use crate::work_table::layout::{key_parameters, unreadable};
 
 impl Operator {
     /// Of these rows those whose receiver may know the key of their stage: it must not become another.
@@ -33,13 +33,9 @@ impl Operator {
         } else {
             format!("t.{} > 0", layout.fence.name)
         };
-        // A table that keeps no hash cannot tell.
-        let sent = match layout.request_hash.is_there() {
-            true => format!("t.{} IS NOT NULL", layout.request_hash.name),
-            false => "true".to_owned(),
-        };
         let text: Arc<str> = format!(
-            "SELECT asked.ord FROM ({asked}) AS asked JOIN {table} AS t ON {keys} WHERE {sent} OR t.{attempts} > 0 OR {before}",
+            "SELECT asked.ord FROM ({asked}) AS asked JOIN {table} AS t ON {keys} WHERE {was_sent} OR t.{attempts} > 0 OR {before}",
+            was_sent = layout.was_sent(),
             asked = layout.asked(&[]),
             table = layout.table,
             keys = layout.key_matches(),
@@ -48,12 +44,6 @@ impl Operator {
         .into();
         let parameters = key_parameters(layout.key.len(), rows.iter().map(|row| &row.version.key))?;
         let answers = self.connection.query(&text, &parameters).await?;
-        let mut keyed = BTreeSet::new();
-        for answer in &answers {
-            let ord: i64 = answer.try_get(0).map_err(unreadable)?;
-            let row = usize::try_from(ord).ok().and_then(|ord| rows.get(ord.checked_sub(1)?));
-            keyed.extend(row.map(|row| row.version.key.clone()));
-        }
-        Ok(keyed)
+        answers.iter().map(|answer| Ok(find_asked(answer, rows)?.1.version.key.clone())).collect()
     }
 }

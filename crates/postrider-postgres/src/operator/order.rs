@@ -8,9 +8,10 @@ use postrider_core::work::{StageState, WorkKey};
 
 use super::{Operator, WorkRow};
 use crate::store::OPERATOR_ACTIONS;
+use crate::work_table::asked::key_parameters;
 use crate::work_table::guarded;
 use crate::work_table::history::{self, Told};
-use crate::work_table::layout::{Layout, assignments, key_parameters, unreadable};
+use crate::work_table::layout::{Layout, assignments, unreadable};
 
 /// What was seen of a row, behind its key: it must still be so.
 const SEEN: [(&str, &str); 3] = [("text", "stage"), ("text", "state"), ("int8", "fence")];

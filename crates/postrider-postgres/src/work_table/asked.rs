@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::work::WorkKey;
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
+use super::layout::unreadable;
 use crate::client::Parameters;
 
 /// The columns of `asked` behind the key, `(type, name)`: those that differ from row to row, and those that as a rule do not.
@@ -76,12 +78,9 @@ impl Statement {
 impl Asked {
     /// Begins with the columns of the key.
     pub(super) fn new<'a>(width: usize, keys: impl ExactSizeIterator<Item = &'a WorkKey> + Clone) -> Result<Asked> {
-        if keys.clone().any(|key| key.parts().count() != width) {
-            return Err(Error::new(ErrorKind::Internal, "a work key has another number of parts than the table's key"));
-        }
         let mut asked = Asked { rows: keys.len(), columns: Vec::new(), others: Parameters::new() };
-        for index in 0..width {
-            asked.each(keys.clone().filter_map(|key| key.parts().nth(index)).map(str::to_owned));
+        for column in key_columns(width, keys)? {
+            asked.push(column, true);
         }
         Ok(asked)
     }
@@ -128,4 +127,27 @@ impl Asked {
         let value = first.cloned().map(|value| Box::new(value) as Parameter);
         self.columns.push(Column { is_of_each, value, array: Box::new(values) });
     }
+}
+
+/// For each column of the key its texts in these keys.
+fn key_columns<'a>(width: usize, keys: impl Iterator<Item = &'a WorkKey> + Clone) -> Result<Vec<Vec<String>>> {
+    if keys.clone().any(|key| key.parts().count() != width) {
+        return Err(Error::new(ErrorKind::Internal, "a work key has another number of parts than the table's key"));
+    }
+    let column = |index| keys.clone().filter_map(|key| key.parts().nth(index)).map(str::to_owned).collect();
+    Ok((0..width).map(column).collect())
+}
+
+/// The arrays of the key columns for these keys, as parameters.
+pub(crate) fn key_parameters<'a>(width: usize, keys: impl Iterator<Item = &'a WorkKey> + Clone) -> Result<Parameters> {
+    Ok(key_columns(width, keys)?.into_iter().map(|column| Box::new(column) as Parameter).collect())
+}
+
+/// What was asked for that an answer is about, with its place: the answer's first column is `ord`.
+pub(crate) fn find_asked<'a, T>(answer: &Row, asked: &'a [T]) -> Result<(usize, &'a T)> {
+    let ord: i64 = answer.try_get(0).map_err(unreadable)?;
+    let place = usize::try_from(ord).ok().and_then(|ord| ord.checked_sub(1));
+    place
+        .and_then(|place| Some((place, asked.get(place)?)))
+        .ok_or_else(|| Error::new(ErrorKind::Internal, "a statement answered for a row it was not asked for"))
 }

@@ -10,7 +10,8 @@ use postrider_core::ports::{Claim, ClaimReply, ClaimRequest};
 use postrider_core::stage::Step;
 use postrider_core::work::{StageName, WorkKey};
 
-use super::layout::{Layout, key_parameters, micros, unreadable};
+use super::asked::{find_asked, key_parameters};
+use super::layout::{Layout, micros, unreadable};
 use crate::client::Connection;
 use crate::store::{OPERATOR_ACTIONS, WORK_HISTORY};
 
@@ -47,10 +48,7 @@ pub(crate) async fn expired(
     let answers = connection.query(&statement(layout), &parameters).await?;
     let mut expired = Vec::new();
     for answer in &answers {
-        let ord: i64 = answer.try_get(0).map_err(unreadable)?;
-        let place = usize::try_from(ord).ok().and_then(|ord| ord.checked_sub(1));
-        let found = place.and_then(|place| Some((place, rows.get(place)?)));
-        let Some((place, row)) = found else { continue };
+        let (place, row) = find_asked(answer, rows)?;
         let key = idempotency_key(row.key, row.stage, row.epoch);
         expired.push((place, key, answer.try_get::<_, String>(1).map_err(unreadable)?));
     }
@@ -113,15 +111,11 @@ fn statement(layout: &Layout) -> Arc<str> {
     );
     // Without a history of it the row's own time is all there is; without a hash, in a table that has them, nothing was ever sent.
     let first = if layout.history { first } else { updated };
-    let sent = if layout.request_hash.is_there() {
-        format!("t.{} IS NOT NULL", layout.request_hash.name)
-    } else {
-        "true".to_owned()
-    };
     format!(
-        "SELECT ord, since::text FROM (SELECT asked.ord, asked.kept_micros, CASE WHEN {sent} THEN {first} END AS since \
+        "SELECT ord, since::text FROM (SELECT asked.ord, asked.kept_micros, CASE WHEN {was_sent} THEN {first} END AS since \
            FROM ({asked}) AS asked JOIN {table} AS t ON {keys}) AS s \
          WHERE since < now() - kept_micros * interval '1 microsecond'",
+        was_sent = layout.was_sent(),
         asked = layout.asked(&[("int8", "kept_micros")]),
         table = layout.table,
         keys = layout.key_matches(),

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use postrider_core::error::{Error, ErrorKind, Reaction, Result};
+use postrider_core::error::{ErrorKind, Reaction, Result};
 use postrider_core::work::WorkKey;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
-use super::layout::unreadable;
+use super::asked::find_asked;
 use crate::client::{Connection, Parameters};
 use crate::errors::{Phase, map_client_error};
 
@@ -37,7 +37,7 @@ pub(crate) async fn run<'a, T>(
     let mut sends = 1;
     loop {
         let error = match connection.try_query(text, parameters).await {
-            Ok(rows) => return rows.into_iter().map(|row| Ok((find_asked(&row, asked)?, row))).collect(),
+            Ok(rows) => return rows.into_iter().map(|row| Ok((find_asked(&row, asked)?.1, row))).collect(),
             Err(error) => error,
         };
         // Another session was first, and a stricter isolation level than ours says so in these words: the guard did not hold.
@@ -51,12 +51,4 @@ pub(crate) async fn run<'a, T>(
         }
         sends += 1;
     }
-}
-
-fn find_asked<'a, T>(row: &Row, asked: &'a [T]) -> Result<&'a T> {
-    let ord: i64 = row.try_get(0).map_err(unreadable)?;
-    let index = usize::try_from(ord).ok().and_then(|ord| ord.checked_sub(1));
-    index
-        .and_then(|index| asked.get(index))
-        .ok_or_else(|| Error::new(ErrorKind::Internal, "a guarded statement answered for a row it was not asked for"))
 }

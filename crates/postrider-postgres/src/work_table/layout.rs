@@ -176,6 +176,12 @@ impl Layout {
         self.key.iter().map(|column| format!("t.{}::text", column.name)).collect::<Vec<_>>().join(", ")
     }
 
+    /// The stage of the row `t` may have been sent, as a condition. A table that keeps no hash cannot tell.
+    pub(crate) fn was_sent(&self) -> String {
+        let hash = &self.request_hash;
+        if hash.is_there() { format!("t.{} IS NOT NULL", hash.name) } else { "true".to_owned() }
+    }
+
     /// The payload as it is sent.
     pub(crate) fn payload_text(&self) -> String {
         format!("coalesce({}::text, 'null')", self.payload.value())
@@ -247,17 +253,6 @@ impl Layout {
         let parts: Vec<String> = self.key.iter().map(|column| cells.take(column)).collect::<Result<_, _>>()?;
         Ok(WorkKey::new(parts))
     }
-}
-
-/// The arrays of the key columns for these keys, as parameters.
-pub(crate) fn key_parameters<'a>(width: usize, keys: impl Iterator<Item = &'a WorkKey> + Clone) -> Result<Parameters> {
-    if keys.clone().any(|key| key.parts().count() != width) {
-        return Err(Error::new(ErrorKind::Internal, "a work key has another number of parts than the table's key"));
-    }
-    let array = |index: usize| -> Box<dyn tokio_postgres::types::ToSql + Sync + Send> {
-        Box::new(keys.clone().filter_map(|key| key.parts().nth(index)).map(str::to_owned).collect::<Vec<String>>())
-    };
-    Ok((0..width).map(array).collect())
 }
 
 /// The SET list of an UPDATE; a column that the table does not have is left out.

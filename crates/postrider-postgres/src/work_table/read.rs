@@ -10,8 +10,9 @@ use postrider_core::ports::Reading;
 use postrider_core::snapshot::Snapshot;
 use postrider_core::work::WorkKey;
 
+use super::asked::key_parameters;
 use super::cells::LeftOut;
-use super::layout::{Layout, key_parameters, unreadable};
+use super::layout::{Layout, unreadable};
 use crate::client::Connection;
 
 /// The statement for a table. Parameters: the key arrays. One statement has one snapshot, and `pg_current_snapshot()` is that one; the
