@@ -50,6 +50,7 @@ mod needs_postgres {
         an_unconfirmed_prepare_comes_again_and_a_marked_slot_needs_no_key,
         what_was_prepared_before_the_slot_was_marked_comes_at_its_verdict,
         a_commit_of_a_prepared_transaction_that_is_gone_is_an_error_with_the_cure,
+        what_was_decided_while_nobody_read_here_is_given_up_and_nothing_else,
     );
 
     fn rows(ids: RangeInclusive<u32>) -> String {
@@ -347,5 +348,31 @@ mod needs_postgres {
         assert_eq!(error.kind(), ErrorKind::JournalForeign);
         assert!(error.report().contains("_g\"") && error.hint().is_some(), "{}", error.report());
         assert!(drain.end() > Lsn::ZERO);
+    }
+
+    /// The slot moved past two verdicts. One gid of theirs is used again, and a third transaction is still prepared.
+    fn what_was_decided_while_nobody_read_here_is_given_up_and_nothing_else(version: u32) {
+        if version < 15 {
+            return;
+        }
+        let server = Server::start(version, &[]);
+        let mut drain = server.drain("left", |source| source.two_phase(true));
+        for (id, gid) in [(1, "a"), (2, "b"), (3, "c")] {
+            server.run(&format!("BEGIN; {} PREPARE TRANSACTION '@_{gid}';", rows(id..=id)));
+        }
+        drain.read_to_end_of_log();
+        drain.confirm();
+        assert_eq!((drain.staged_files(), drain.given_up().len()), (3, 0));
+        server.run("COMMIT PREPARED '@_a'; ROLLBACK PREPARED '@_b'");
+        drain.left_behind();
+        server.run(&format!("BEGIN; {} PREPARE TRANSACTION '@_a';", rows(4..=4)));
+        server.run(&rows(5..=5));
+        drain.read_to_end_of_log();
+        assert_eq!(drain.given_up(), ["a", "b"]);
+        server.run("COMMIT PREPARED '@_c'; COMMIT PREPARED '@_a'");
+        drain.read_to_end_of_log();
+        assert_eq!(drain.contents(), ["5", "3", "4"]);
+        drain.release();
+        assert_eq!(drain.staged_files(), 0);
     }
 }

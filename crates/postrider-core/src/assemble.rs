@@ -5,9 +5,11 @@
 
 mod error;
 mod held;
+mod missed;
 mod schema;
 
 pub use error::AssembleError;
+pub use missed::Missed;
 
 use crate::error::{Error, Result};
 use crate::pgoutput::{Begin, CommitPrepared, Message, RollbackPrepared, StreamCommit};
@@ -16,6 +18,7 @@ use crate::position::Lsn;
 use crate::time::Timestamp;
 use crate::transaction::{Messages, PART_BYTES_MAX, PartHead, PartKind, TransactionBatch, push_message};
 use held::{Held, Split};
+use missed::Expected;
 use schema::{Key, Schema};
 use std::collections::BTreeMap;
 
@@ -44,6 +47,7 @@ pub struct Assembler {
     block: Vec<u8>,
     schema: Schema,
     held: Option<Held>,
+    expected: Expected,
     /// The next connection has to bring every transaction whole.
     whole: bool,
     ignored_messages: u64,
@@ -102,6 +106,7 @@ impl Assembler {
             block: Vec::new(),
             schema: Schema::default(),
             held: None,
+            expected: Expected::default(),
             whole: false,
             ignored_messages: 0,
         }
@@ -184,6 +189,7 @@ impl Assembler {
         self.within = Within::Nothing;
         empty(&mut self.block);
         self.schema = Schema::default();
+        self.expected = Expected::default();
         match &mut self.held {
             Some(held) => held.restart(self.resume_end),
             None => Ok(()),

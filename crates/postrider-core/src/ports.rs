@@ -92,8 +92,19 @@ pub struct LogSession {
     pub begins: Lsn,
     /// Another process of ours read from the slot since our last session: what it confirmed is in its journal and not in ours.
     pub after_peer: bool,
+    /// What the server said of its transactions before the stream began; `None` from a standby, where what is seen and how far the
+    /// log has come do not go together.
+    pub outcomes: Option<Outcomes>,
     pub reader: Box<dyn LogReader>,
     pub confirmer: Arc<dyn Confirmer>,
+}
+
+/// Which transactions had had their outcome at one moment. A prepared one has not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcomes {
+    pub snapshot: Snapshot,
+    /// The end of the log right after the snapshot was taken: every outcome that it sees stands before.
+    pub logged: Lsn,
 }
 
 pub trait LogReader: Send + fmt::Debug {
@@ -275,6 +286,9 @@ pub trait Staging: Send + fmt::Debug {
 
     /// A prepared transaction that still waits for its verdict.
     fn prepared(&self, xid: u32) -> Option<Prepared>;
+
+    /// All that still wait for their verdict.
+    fn waiting(&self) -> Vec<Prepared>;
 
     /// The verdict has come, and its record ends at `end_lsn`; durable when this returns. The blocks can be read until the release.
     fn finish(&mut self, xid: u32, end_lsn: Lsn) -> Result<()>;

@@ -40,7 +40,8 @@ impl Snapshot {
         self.widen(xid) >= self.xmax
     }
 
-    fn widen(&self, xid: u32) -> u64 {
+    /// The 64-bit id of a transaction, by the 32 bits of it that the log carries.
+    pub fn widen(&self, xid: u32) -> u64 {
         let low = u32::try_from(self.xmax & 0xFFFF_FFFF).unwrap_or_default();
         let ahead = xid.wrapping_sub(low).cast_signed();
         self.xmax.saturating_add_signed(i64::from(ahead))

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
+mod missed;
+
 /// Least time between two marks while the server does not wait for one.
 const MARK_PERIOD: Duration = Duration::from_secs(1);
 
@@ -80,6 +82,9 @@ impl Intake {
                 Ok(session) => {
                     let begun = (session.identity.clone(), session.begins, session.after_peer);
                     self.go_on(begun, settings.ack).await?;
+                    if let Some(outcomes) = &session.outcomes {
+                        self.assembler.expect_verdicts(outcomes);
+                    }
                     self.connected(&session);
                     self.read(session, &mut pause, &stop).await
                 }
@@ -177,7 +182,7 @@ impl Intake {
 
     /// Reads one connection until it ends (`Err`) or `stop` (`Ok`).
     async fn read(&mut self, session: LogSession, pause: &mut Pause, stop: &Shutdown) -> Result<()> {
-        let LogSession { mut reader, confirmer, .. } = session;
+        let LogSession { mut reader, confirmer, begins, .. } = session;
         let mut batch = TransactionBatch::new();
         loop {
             let frames = tokio::select! {
@@ -199,6 +204,7 @@ impl Intake {
                 return Ok(());
             }
             confirmer.received(self.assembler.received_end());
+            self.give_up_missed(begins).await?;
             self.assembler.release(self.journal.durable())?;
             self.telemetry.stage(self.assembler.staged());
         }

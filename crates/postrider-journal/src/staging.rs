@@ -297,6 +297,11 @@ impl Staging for StagingArea {
         self.prepared.get(&xid).filter(|file| file.verdict.is_none()).map(|file| file.prepared.clone())
     }
 
+    fn waiting(&self) -> Vec<Prepared> {
+        let waiting = self.prepared.values().filter(|file| file.verdict.is_none());
+        waiting.map(|file| file.prepared.clone()).collect()
+    }
+
     fn finish(&mut self, xid: u32, end_lsn: Lsn) -> Result<()> {
         let Some(file) = self.prepared.get(&xid) else { return Err(not_staged(xid)) };
         let prepare_lsn = file.prepared.prepare_lsn;

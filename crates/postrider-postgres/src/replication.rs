@@ -61,6 +61,7 @@ pub(crate) async fn start_stream(mut wire: Wire, start: Start<'_>) -> Result<Log
         identity,
         begins,
         after_peer,
+        outcomes: cleared.outcomes,
         reader,
         confirmer: Arc::new(StreamConfirmer::spawn(writing, feedback, cleared.wal_sender_timeout)),
     })

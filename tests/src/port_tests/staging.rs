@@ -77,6 +77,7 @@ fn what_is_prepared_stays(fixture: &dyn Fixture, mut staging: Box<dyn Staging>) 
     staging.restart(Lsn::ZERO).unwrap();
     assert_eq!(read(&mut *staging, Staged::Prepared(5)), [b"late"]);
     assert_eq!((staging.prepared(5), staging.prepared(6)), (Some(prepared(5)), Some(prepared(6))));
+    assert_eq!(staging.waiting(), [prepared(5), prepared(6)]);
     assert!(read(&mut *staging, Staged::Prepared(6)).is_empty());
     assert!(read(&mut *staging, Staged::Open(7)).is_empty());
     assert_eq!(staging.prepared(7), None);
@@ -94,6 +95,7 @@ fn a_verdict_stands_once_the_journal_has_it(fixture: &dyn Fixture) {
     let mut staging = fixture.open();
     staging.restart(Lsn(500)).unwrap();
     assert_eq!((staging.prepared(5), staging.prepared(6)), (None, Some(prepared(6))));
+    assert_eq!(staging.waiting(), [prepared(6)]);
     assert!(staging.release(Lsn(499)).unwrap());
     assert!(!staging.release(Lsn(500)).unwrap());
     assert!(read(&mut *staging, Staged::Prepared(5)).is_empty());

@@ -11,7 +11,7 @@ use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::frame::FrameBatch;
 use postrider_core::history::{ConfirmPolicy, Record};
 use postrider_core::ports::{
-    BoxFuture, Confirmer, LogReader, LogSession, LogSource, Primary, SlotHealth, SourceIdentity,
+    BoxFuture, Confirmer, LogReader, LogSession, LogSource, Outcomes, Primary, SlotHealth, SourceIdentity,
 };
 use postrider_core::position::Lsn;
 use postrider_core::snapshot::Snapshot;
@@ -127,6 +127,8 @@ impl FakeSource {
         let next = state.log.partition_point(|logged| logged.commit_lsn < from);
         let restarts = state.restarts;
         drop(state);
+        let (_, snapshot) = database.read(Some(&[]));
+        let outcomes = Some(Outcomes { snapshot, logged: database.state().log_end });
         let place = Place { database: database.clone(), slot, session };
         let reader = Reader {
             place,
@@ -150,6 +152,7 @@ impl FakeSource {
             identity: self.identity(),
             begins: from,
             after_peer: false,
+            outcomes,
             reader: Box::new(reader),
             confirmer: Arc::new(confirmer),
         })

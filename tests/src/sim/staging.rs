@@ -119,6 +119,12 @@ impl Staging for FakeStaging {
         contents.prepared.get(&xid).filter(|kept| kept.verdict.is_none()).map(|kept| kept.prepared.clone())
     }
 
+    fn waiting(&self) -> Vec<Prepared> {
+        let contents = self.disk.0.lock().unwrap();
+        let waiting = contents.prepared.values().filter(|kept| kept.verdict.is_none());
+        waiting.map(|kept| kept.prepared.clone()).collect()
+    }
+
     fn finish(&mut self, xid: u32, end_lsn: Lsn) -> Result<()> {
         self.change(|contents| {
             if let Some(kept) = contents.prepared.get_mut(&xid) {

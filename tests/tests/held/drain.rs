@@ -62,6 +62,8 @@ pub(super) struct Drain {
     crashed_at: usize,
     bytes: usize,
     wal_end: Lsn,
+    /// Gids of what was given up.
+    given_up: Vec<String>,
 }
 
 /// A row by its first column, or a message by its content.
@@ -154,6 +156,7 @@ impl Server {
             crashed_at: 0,
             bytes: 0,
             wal_end: Lsn::ZERO,
+            given_up: Vec::new(),
         }
     }
 
@@ -258,6 +261,21 @@ impl Drain {
         (self.bytes, self.wal_end) = (0, Lsn::ZERO);
     }
 
+    /// The process dies, somebody moves the slot to the end of the log, and that is adopted.
+    pub(super) fn left_behind(&mut self) {
+        self.session = None;
+        let slot = &self.slot;
+        let moved =
+            format!("SELECT end_lsn::text FROM pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())");
+        self.end = Session::open(&self.url).text(&moved).parse().unwrap();
+        self.crash();
+    }
+
+    /// The gids of what was given up, without the database's name.
+    pub(super) fn given_up(&self) -> Vec<&str> {
+        self.given_up.iter().map(|gid| gid.rsplit('_').next().unwrap()).collect()
+    }
+
     /// From now on transactions in progress have only so much room.
     pub(super) fn room(&mut self, bytes: u64) {
         self.assembler = Assembler::new(self.end);
@@ -345,7 +363,10 @@ impl Drain {
                 let whole = self.assembler.wants_whole();
                 let opened = if whole { self.source.open_whole(self.end) } else { self.source.open(self.end) };
                 match self.runtime.block_on(opened) {
-                    Ok(session) => self.session = Some(session),
+                    Ok(session) => {
+                        self.assembler.expect_verdicts(session.outcomes.as_ref().expect("it is a primary"));
+                        self.session = Some(session);
+                    }
                     // The server may take a moment to find that the session before is gone.
                     Err(error) if error.kind() == postrider_core::error::ErrorKind::SlotInUse => continue,
                     Err(error) => return Outcome::Failed(error),
@@ -374,10 +395,17 @@ impl Drain {
                         self.note();
                     }
                 }
-                Frame::KeepAlive { wal_end, .. } => self.wal_end = self.wal_end.max(wal_end),
+                Frame::KeepAlive { wal_end, sent_at, .. } => {
+                    self.wal_end = self.wal_end.max(wal_end);
+                    self.assembler.mark(wal_end, sent_at, &mut self.batch);
+                }
             }
         }
         self.note();
+        for missed in self.assembler.missed() {
+            self.assembler.give_up(&missed)?;
+            self.given_up.push(missed.prepared.gid);
+        }
         let received = self.assembler.received_end();
         self.wal_end = self.wal_end.max(received);
         let session = self.session.as_ref().expect("it is connected");

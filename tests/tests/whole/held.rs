@@ -1,6 +1,7 @@
 //! Transactions that come before their outcome, read by the binary.
 
 use super::fixture::{Rider, Scene, outbox, sink_ndjson, wait_until};
+use super::life::adopt;
 use std::fs;
 
 /// What the process may take while a transaction passes through that is larger.
@@ -107,4 +108,42 @@ fn what_is_prepared_outlives_a_kill_and_is_delivered_at_its_verdict() {
     scene.db.run(&event(6));
     wait_until("the last event is delivered", || numbers(&rider).last() == Some(&6));
     assert_eq!(numbers(&rider), [3, 4, 1, 5, 6], "nothing comes again");
+}
+
+/// The slot was moved past one verdict, and its gid is used again; another transaction is still prepared.
+#[test]
+fn what_was_decided_where_nobody_read_it_here_is_given_up_on_record() {
+    let scene = Scene::with(|builder| builder.setting("max_prepared_transactions", "10"));
+    if scene.cluster.installation().major() < 15 {
+        return;
+    }
+    let mut rider = rider_with_file(&scene, "passed");
+    rider.plan.source = "two_phase = true\n".to_owned();
+    rider.setup();
+    rider.start_ready();
+    for (number, gid) in [(1, "decided"), (2, "open")] {
+        scene.db.run(&format!("BEGIN; {} PREPARE TRANSACTION '{gid}'", event(number)));
+    }
+    wait_until("both are staged", || rider.metric("postrider_prepared_transactions") == 2);
+    rider.kill9();
+    wait_until("nobody reads from the slot", || scene.db.reader("rider_passed").is_none());
+    scene.db.run("COMMIT PREPARED 'decided'");
+    scene.db.run(&event(3));
+    scene.db.run("SELECT pg_replication_slot_advance('rider_passed', pg_current_wal_lsn())");
+    scene.db.run(&format!("BEGIN; {} PREPARE TRANSACTION 'decided'", event(4)));
+    adopt(&rider, &["is not in the journal and cannot be read any more"]);
+    rider.forget_what_was_said();
+    rider.start_ready();
+    rider.wait_to_say("The prepared transaction \"decided\" had its verdict");
+    wait_until("it goes, and what is still prepared stays", || staged(&rider) == 2);
+    let status = String::from_utf8(rider.end_of(&["status"]).stdout).expect("text");
+    assert!(status.contains("2 prepared") && status.contains("SELECT pg_xact_status("), "{status}");
+    let (_, rest) = status.split_once("pg_xact_status('").expect("it says what to ask");
+    let id: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    assert_eq!(scene.db.text(&format!("SELECT pg_xact_status('{id}')")), "committed");
+    scene.db.run("COMMIT PREPARED 'open'");
+    scene.db.run("COMMIT PREPARED 'decided'");
+    wait_until("the verdicts that came are followed", || numbers(&rider) == [2, 4]);
+    wait_until("nothing waits any more", || staged(&rider) == 0);
+    assert_eq!(rider.said().matches("had its verdict").count(), 1, "{}", rider.said());
 }

@@ -21,7 +21,7 @@ const PREFIX_BYTES: usize = 4;
 /// The transactions of one stream before their outcome.
 #[derive(Debug)]
 pub(super) struct Held {
-    staging: Box<dyn Staging>,
+    pub(super) staging: Box<dyn Staging>,
     streams: BTreeMap<u32, Streamed>,
     /// Messages that are not in the staging area yet; empty between chunks.
     block: Vec<u8>,

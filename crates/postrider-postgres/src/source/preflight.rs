@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::ports::Outcomes;
 use postrider_core::position::Lsn;
+use postrider_core::snapshot::Snapshot;
 
 use crate::errors::{Phase, protocol_violation};
 use crate::options::ConnectOptions;
@@ -36,7 +38,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// What the checks found out on their way.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Cleared {
     /// Zero where the server has none.
     pub(crate) wal_sender_timeout: Duration,
@@ -48,6 +50,7 @@ pub(crate) struct Cleared {
     pub(crate) confirmed: Lsn,
     /// The server is a standby.
     pub(crate) in_recovery: bool,
+    pub(crate) outcomes: Option<Outcomes>,
 }
 
 /// The server as it is now.
@@ -59,6 +62,8 @@ pub(crate) struct Server {
     /// The end of what it has of its log on disk.
     pub(crate) flushed: Lsn,
     database: String,
+    /// What a session that looks then can see.
+    snapshot: Snapshot,
     /// The first of the publications that is not there.
     missing_publication: Option<String>,
 }
@@ -94,8 +99,10 @@ pub(crate) async fn check(wire: &mut Wire, wanted: &Wanted<'_>) -> Result<Cleare
     }
     let (confirmed, two_phase) =
         found.map_or((Lsn::ZERO, false), |slot| (slot.confirmed.unwrap_or(Lsn::ZERO), slot.two_phase));
-    let Server { wal_sender_timeout, version: server_version, in_recovery, .. } = server;
-    Ok(Cleared { wal_sender_timeout, server_version, two_phase, confirmed, in_recovery })
+    let Server { wal_sender_timeout, version: server_version, in_recovery, snapshot, flushed, .. } = server;
+    // A standby shows what it replays before it says that it has replayed it.
+    let outcomes = (!in_recovery).then_some(Outcomes { snapshot, logged: flushed });
+    Ok(Cleared { wal_sender_timeout, server_version, two_phase, confirmed, in_recovery, outcomes })
 }
 
 /// Why a standby of this major version is no source, if it is none.
@@ -122,13 +129,14 @@ pub(crate) async fn ask_slot(wire: &mut Wire, slot: &str) -> Result<Option<Slot>
     Slot::from_row(|| row.take()).map(Some).ok_or_else(no_answer)
 }
 
-/// What the checks are about, asked at once.
+/// What the checks are about, asked at once. The statement's snapshot is taken before the end of the log is asked for, and the server
+/// shows no outcome before that is on its disk.
 pub(crate) async fn ask_server(wire: &mut Wire, publications: &[String]) -> Result<Server> {
     let sql = format!(
         "SELECT current_setting('server_version_num'), pg_is_in_recovery(), current_setting('wal_level'),
                 (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'),
                 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END,
-                current_database(),
+                current_database(), pg_current_snapshot(),
                 (SELECT name FROM unnest(ARRAY[{}]) WITH ORDINALITY AS wanted (name, ord)
                  WHERE NOT EXISTS (SELECT FROM pg_publication WHERE pubname = name) ORDER BY ord LIMIT 1)",
         publications.iter().map(|name| quote_literal(name)).collect::<Vec<_>>().join(", ")
@@ -141,6 +149,7 @@ pub(crate) async fn ask_server(wire: &mut Wire, publications: &[String]) -> Resu
         wal_sender_timeout: Duration::from_millis(row.parsed()?),
         flushed: row.parsed()?,
         database: row.text()?,
+        snapshot: Snapshot::parse(&row.text()?).ok_or_else(no_answer)?,
         missing_publication: row.take(),
     })
 }

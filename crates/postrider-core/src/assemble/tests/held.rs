@@ -9,7 +9,9 @@ use super::{AT, check, commit, data_type, descriptions, logical, reason, relatio
 use crate::assemble::{AssembleError, Assembler};
 use crate::error::Result;
 use crate::pgoutput::{Message, TupleValue};
+use crate::ports::Outcomes;
 use crate::position::Lsn;
+use crate::snapshot::Snapshot;
 use crate::transaction::{PART_BYTES_MAX, TransactionBatch};
 use expect_test::expect;
 use proptest::strategy::Just;
@@ -486,4 +488,33 @@ proptest! {
         let found: Vec<u32> = rows(&batch).into_iter().map(|(_, _, number)| number).collect();
         prop_assert_eq!(found, left);
     }
+}
+
+/// The gid is used again by a transaction that is still prepared, and another one waits.
+#[test]
+fn what_was_decided_before_the_stream_is_missed_once_the_stream_is_past_the_decision() {
+    let staging = Memory::default();
+    let mut assembler = staging.assembler(0);
+    let mut messages = Vec::new();
+    for (number, xid) in [(1, 9), (2, 10), (3, 11)] {
+        let at = 0x100 * u64::from(number);
+        messages.extend([begin_prepare(xid, "g", at), plain(number), prepare(xid, "g", at)]);
+    }
+    feed(&mut assembler, &messages).unwrap();
+    assembler.skip_to(Lsn(0x1000)).unwrap();
+    let snapshot = Snapshot::parse("4294967306:4294967330:4294967306").expect("a snapshot");
+    assembler.expect_verdicts(&Outcomes { snapshot, logged: Lsn(0x2030) });
+    let behind = [begin(20, 0x1800), plain(4), commit(0x1800, 0x1830)];
+    feed(&mut assembler, &behind).unwrap();
+    assert_eq!(assembler.missed(), [], "the verdict may still come");
+    feed(&mut assembler, &[commit_prepared(11, "g", 0x2000)]).unwrap();
+    let missed = assembler.missed();
+    assert_eq!(
+        missed.iter().map(|missed| (missed.prepared.xid, missed.full_xid)).collect::<Vec<_>>(),
+        [(9, (1 << 32) + 9)]
+    );
+    assert_eq!(assembler.missed(), [], "it is told of once");
+    assembler.give_up(&missed[0]).unwrap();
+    assembler.release(Lsn(0x2030)).unwrap();
+    assert_eq!(staging.prepared(), [10]);
 }

@@ -73,6 +73,12 @@ impl Staging for Memory {
         contents.prepared.get(&xid).filter(|(.., verdict)| verdict.is_none()).map(|(prepared, ..)| prepared.clone())
     }
 
+    fn waiting(&self) -> Vec<Prepared> {
+        let contents = self.0.lock().unwrap();
+        let waiting = contents.prepared.values().filter(|(.., verdict)| verdict.is_none());
+        waiting.map(|(prepared, ..)| prepared.clone()).collect()
+    }
+
     fn finish(&mut self, xid: u32, end_lsn: Lsn) -> Result<()> {
         self.0.lock().unwrap().prepared.get_mut(&xid).unwrap().2 = Some(end_lsn);
         Ok(())
