@@ -1,6 +1,6 @@
 //! The simulation finds nothing in the engine, and finds what is built in on purpose.
 
-use postrider_core::history::Invariant;
+use postrider_core::history::{Invariant, check, lines};
 use postrider_tests::sim::campaign;
 use postrider_tests::sim::scenario::Scenario;
 use postrider_tests::sim::shared::Bug;
@@ -20,7 +20,11 @@ fn find(bug: Bug, invariant: Invariant, scenario: Scenario) {
     let scenario = Scenario { bug: Some(bug), rows: 40, ..scenario };
     let shows = |seed: &u64| scenario.run(*seed).violations.iter().any(|violation| violation.invariant == invariant);
     let found = (0..SEEDS_TO_FIND).find(shows);
-    assert!(found.is_some(), "{SEEDS_TO_FIND} seeds with {bug:?} do not break {invariant}");
+    let seed = found.unwrap_or_else(|| panic!("{SEEDS_TO_FIND} seeds with {bug:?} do not break {invariant}"));
+    // Whoever reads the lines of that seed finds the same.
+    let report = scenario.run(seed);
+    let read = lines::read(&lines::write(&report.rules, &report.history)).unwrap();
+    assert_eq!(check(&read.records, &read.rules), report.violations);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod child;
 mod faults;
+mod history;
 mod house;
 mod idle;
 mod progress;
@@ -17,6 +18,7 @@ use clap::{Args, ValueEnum};
 use tokio::sync::watch;
 
 use self::faults::Faults;
+use self::history::Verdict;
 use self::house::House;
 use self::progress::Progress;
 use self::record::Record;
@@ -40,6 +42,9 @@ pub(crate) struct Demo {
     /// Write the table to this file, too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write what happened to this file, as lines that `postrider verify-history` reads.
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
     /// Leave everything running, and say how to look at it.
     #[arg(long)]
     keep: bool,
@@ -87,10 +92,14 @@ impl Demo {
         let mut house = House::start(binaries, seed, self.sabotage).await?;
         let outcome = self.perform(&mut house, seed, began).await;
         match outcome {
-            Ok(table) => {
+            Ok((table, verdict)) => {
                 println!("{table}");
                 self.write_json(&table)?;
-                let losses = table.losses(self.quotes.into(), self.kills.into());
+                println!("{}", verdict.told);
+                let mut losses = table.losses(self.quotes.into(), self.kills.into());
+                if !verdict.holds {
+                    losses.push("the history breaks a promise".to_owned());
+                }
                 for loss in &losses {
                     println!("FAILED: {loss}");
                 }
@@ -107,7 +116,7 @@ impl Demo {
     }
 
     /// Submits and kills at the same time, waits until all is done, listens to the silence, and reads the table.
-    async fn perform(&self, house: &mut House, seed: u64, began: Instant) -> Result<Table> {
+    async fn perform(&self, house: &mut House, seed: u64, began: Instant) -> Result<(Table, Verdict)> {
         let record = Record::create(house.connect("demo").await?).await?;
         house.spawn_orchestrator()?;
         let reader = house.wait_until_reading(None).await?;
@@ -129,7 +138,9 @@ impl Demo {
         }
         let idle = idle::statements_per_second(house).await?;
         let counts = record.count().await?;
-        Ok(Table::of(counts, kills, idle, began.elapsed()))
+        let file = self.history.clone().unwrap_or_else(|| house.file("history.jsonl"));
+        let verdict = history::verify(&house.connect("demo").await?, &house.program(), &file).await?;
+        Ok((Table::of(counts, kills, idle, began.elapsed()), verdict))
     }
 
     fn write_json(&self, table: &Table) -> Result<()> {

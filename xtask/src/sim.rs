@@ -1,5 +1,6 @@
 //! `cargo x sim`: the simulation, for as many seeds as one likes.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
@@ -16,6 +17,9 @@ pub(crate) struct Sim {
     /// Only this seed.
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// Write what happened to this file, as lines that `postrider verify-history` reads.
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    lines: Option<PathBuf>,
 }
 
 impl Sim {
@@ -31,6 +35,10 @@ impl Sim {
         }
         if let Some(seed) = self.seed {
             command.args(["--seed", &seed.to_string()]);
+        }
+        if let Some(lines) = &self.lines {
+            // The simulation runs in the workspace's folder.
+            command.arg("--lines").arg(std::path::absolute(lines).unwrap_or_else(|_| lines.clone()));
         }
         command
     }

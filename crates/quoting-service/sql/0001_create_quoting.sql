@@ -44,6 +44,8 @@ CREATE TABLE IF NOT EXISTS quoting.requests (
     replayed        boolean,
     received_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     answered_at     timestamptz,
+    fingerprint     bytea       NOT NULL,
+    answer_hash     bytea,
     CONSTRAINT requests_pkey PRIMARY KEY (id)
 ) WITH (fillfactor = 50);
 
@@ -53,6 +55,11 @@ COMMENT ON COLUMN quoting.requests.replayed IS
     'Whether the answer was a stored one; null if the request was not executed, or its outcome is not known yet.';
 COMMENT ON COLUMN quoting.requests.answered_at IS
     'When an answer was handed to the connection; null if there is none yet, or it was dropped on purpose.';
+
+COMMENT ON COLUMN quoting.requests.fingerprint IS
+    'SHA-256 of the request: what the receiver compares under one key.';
+COMMENT ON COLUMN quoting.requests.answer_hash IS
+    'SHA-256 over status and body of the answer that was handed to the connection.';
 
 CREATE TABLE IF NOT EXISTS quoting.event_effects (
     id            bigint GENERATED ALWAYS AS IDENTITY,

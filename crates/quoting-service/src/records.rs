@@ -5,6 +5,7 @@
 
 use std::time::SystemTime;
 
+use postrider_receiver::Answer;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, Error};
 
@@ -33,10 +34,15 @@ impl Records {
         told(self.insert_stage(call, at).await)
     }
 
-    /// Records how a stage request was executed: at once when that is known.
-    pub(crate) async fn stage_executed(&self, record: Option<RecordId>, replayed: Option<bool>, answered: bool) {
+    /// Records how a stage request was executed, at once when that is known, and the answer that is handed to the connection.
+    pub(crate) async fn stage_executed(
+        &self,
+        record: Option<RecordId>,
+        replayed: Option<bool>,
+        given: Option<&Answer>,
+    ) {
         if let Some(record) = record {
-            told(self.update_stage(record, replayed, answered).await);
+            told(self.update_stage(record, replayed, given).await);
         }
     }
 
@@ -52,8 +58,8 @@ impl Records {
             .await?
             .query_typed_one(
                 "INSERT INTO quoting.requests \
-                 (group_id, quote_id, stage, idempotency_key, attempt, fence, received_at) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id",
+                 (group_id, quote_id, stage, idempotency_key, attempt, fence, received_at, fingerprint) \
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING id",
                 &[
                     (&call.body.group_id, Type::TEXT),
                     (&call.body.quote_id, Type::TEXT),
@@ -62,20 +68,28 @@ impl Records {
                     (&call.attempt(), Type::INT4),
                     (&call.request.fence, Type::INT8),
                     (&at, Type::TIMESTAMPTZ),
+                    (&call.fingerprint.as_bytes(), Type::BYTEA),
                 ],
             )
             .await?;
         Ok(RecordId(row.try_get(0)?))
     }
 
-    async fn update_stage(&self, record: RecordId, replayed: Option<bool>, answered: bool) -> Result<(), Error> {
+    async fn update_stage(
+        &self,
+        record: RecordId,
+        replayed: Option<bool>,
+        given: Option<&Answer>,
+    ) -> Result<(), Error> {
+        let answer = given.map(|answer| [answer.status.to_string().as_bytes(), &answer.body].concat());
         self.pool
             .lend()
             .await?
             .execute_typed(
                 "UPDATE quoting.requests \
-                 SET replayed = $2, answered_at = CASE WHEN $3 THEN clock_timestamp() END WHERE id = $1",
-                &[(&record.0, Type::INT8), (&replayed, Type::BOOL), (&answered, Type::BOOL)],
+                 SET replayed = $2, answered_at = CASE WHEN $3::bytea IS NOT NULL THEN clock_timestamp() END, \
+                     answer_hash = sha256($3) WHERE id = $1",
+                &[(&record.0, Type::INT8), (&replayed, Type::BOOL), (&answer, Type::BYTEA)],
             )
             .await?;
         Ok(())

@@ -72,7 +72,7 @@ pub(crate) struct StageCall {
     pub(crate) stage: Stage,
     pub(crate) request: StageRequest,
     pub(crate) body: StageBody,
-    fingerprint: Fingerprint,
+    pub(crate) fingerprint: Fingerprint,
 }
 
 impl StageCall {
@@ -123,11 +123,12 @@ async fn finish(service: &Service, connection: &Cut, call: &StageCall, arrived: 
         Fault::None => {}
         Fault::Drop => connection.cut(),
         Fault::Stall(late) => {
-            service.records.stage_executed(record, executed.replayed, false).await;
+            service.records.stage_executed(record, executed.replayed, None).await;
             tokio::time::sleep(late).await;
         }
     }
-    service.records.stage_executed(record, executed.replayed, fault != Fault::Drop).await;
+    let given = (fault != Fault::Drop).then_some(&executed.answer);
+    service.records.stage_executed(record, executed.replayed, given).await;
     executed.answer
 }
 

@@ -55,6 +55,7 @@ pub struct Report {
     pub troubles: Vec<String>,
     pub hits: Hits,
     pub history: Vec<Record>,
+    pub rules: Rules,
     /// Virtual time until rest.
     pub elapsed: Duration,
 }
@@ -129,9 +130,10 @@ impl Scenario {
             troubles.lock().unwrap().push(missing);
         }
         let history = sim.take_history();
-        let violations = check(&history, &self.rules(&machines));
+        let rules = self.rules(&machines);
+        let violations = check(&history, &rules);
         let troubles = std::mem::take(&mut *troubles.lock().unwrap());
-        Report { violations, troubles, hits: sim.take_hits(), history, elapsed }
+        Report { violations, troubles, hits: sim.take_hits(), history, rules, elapsed }
     }
 
     fn rules(&self, machines: &[Arc<Machine>]) -> Rules {

@@ -27,8 +27,11 @@ pub(super) struct House {
 const DATABASE: &str = "quoting";
 
 /// The stages in their order, each with its successor.
-const STAGES: [(&str, Option<&str>); 4] =
+pub(super) const STAGES: [(&str, Option<&str>); 4] =
     [("PRICING", Some("APPROVAL")), ("APPROVAL", Some("BINDING")), ("BINDING", Some("ISSUING")), ("ISSUING", None)];
+
+/// More than a run can need: the kills are to be survived, not counted out.
+pub(super) const ATTEMPTS: u32 = 1_000;
 
 /// How many business effects each quote is to have.
 pub(super) const STAGES_OF_A_QUOTE: i64 = 4;
@@ -199,8 +202,18 @@ impl House {
             .context(|| format!("cannot write {}", path.display()))
     }
 
+    /// The program itself.
+    pub(super) fn program(&self) -> PathBuf {
+        self.binaries.join("postrider")
+    }
+
+    /// A file beside everything else, which goes with it.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.home.join(name)
+    }
+
     fn postrider(&self, verb: &str) -> Command {
-        let mut command = Command::new(self.binaries.join("postrider"));
+        let mut command = Command::new(self.program());
         command.arg(verb).arg("-c").arg(self.home.join("postrider.toml"));
         command
     }
@@ -250,7 +263,7 @@ definition = "quoting@1"
 name = "{name}"
 url = "http://{service}/stages/{path}"
 {next}class = "keyed"
-attempts = 1000
+attempts = {ATTEMPTS}
 timeout = "500ms"
 lease = "10s"
 backoff = {{ first = "20ms", max = "200ms" }}

@@ -2,6 +2,7 @@
 #![deny(clippy::indexing_slicing, clippy::as_conversions, clippy::arithmetic_side_effects)]
 
 mod fields;
+mod written;
 
 use super::{Cause, ConfirmPolicy, Record, Rules, StageRule, WorkStep};
 use crate::position::{Generation, Lsn, Position};
@@ -11,6 +12,8 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+
+pub use written::write;
 
 /// The version of the format, which the first line names.
 const VERSION: u32 = 1;

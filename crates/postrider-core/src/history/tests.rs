@@ -80,11 +80,21 @@ fn intent(kind: &str) -> Record {
 }
 
 fn found(records: &[Record]) -> Vec<Invariant> {
-    check(records, &rules()).into_iter().map(|violation| violation.invariant).collect()
+    checked(records, &rules()).into_iter().map(|violation| violation.invariant).collect()
 }
 
 fn legal(records: &[Record]) {
-    assert_eq!(check(records, &rules()), []);
+    assert_eq!(checked(records, &rules()), []);
+}
+
+/// What is found in the records is found in their lines, too.
+fn checked(records: &[Record], rules: &Rules) -> Vec<Violation> {
+    let found = check(records, rules);
+    let text = lines::write(rules, records);
+    let read = lines::read(&text).unwrap_or_else(|bad| panic!("{bad}: {text}"));
+    assert_eq!((&read.rules, read.records.len()), (rules, records.len()));
+    assert_eq!(check(&read.records, &read.rules), found, "{text}");
+    found
 }
 
 #[test]
@@ -109,7 +119,7 @@ fn i2_a_submission_ends_terminal_or_parked_with_a_reason() {
 fn i2_an_event_comes_to_every_consumer_and_nothing_is_missed_before_the_rest() {
     let history = [committed("a", 1, "k"), committed("b", 2, "k"), delivered("a")];
     assert_eq!(found(&history), [Invariant::I2]);
-    assert_eq!(check(&history, &Rules { at_rest: false, ..rules() }), []);
+    assert_eq!(checked(&history, &Rules { at_rest: false, ..rules() }), []);
 }
 
 #[test]
