@@ -350,8 +350,8 @@ pub trait WorkTable: Send + Sync + fmt::Debug {
     /// Claims rows in one statement: key, stage, seen fence, state `PENDING` or `RETRY` (or, with `take_over`, `RUNNING`
     /// without a lease, with one that has run out by the server's clock, or with an owner in `dead`), attempts below the limit,
     /// due. A take-over of a row at its limit makes it `UNKNOWN` instead, and a refused row is parked. A claim
-    /// gives a row without a definition the one that is named. Waits for no row, and up to
-    /// [`STATEMENTS_AT_ONCE_MAX`] calls at once do not wait for each other.
+    /// gives a row without a definition the one that is named. Waits for no row but one that is taken in the very moment, and for
+    /// that a second at most; up to [`STATEMENTS_AT_ONCE_MAX`] calls at once do not wait for each other.
     fn claim<'a>(
         &'a self,
         owner: OwnerId,
@@ -359,8 +359,8 @@ pub trait WorkTable: Send + Sync + fmt::Debug {
         dead: &'a [OwnerId],
     ) -> BoxFuture<'a, Result<Vec<ClaimReply>>>;
 
-    /// Writes outcomes in one statement, each guarded by key, stage, claimed fence, owner and `RUNNING`. Waits for no row, and up to
-    /// [`STATEMENTS_AT_ONCE_MAX`] calls at once do not wait for each other.
+    /// Writes outcomes in one statement, each guarded by key, stage, claimed fence, owner and `RUNNING`. Waits as
+    /// [`WorkTable::claim`] does.
     fn checkpoint<'a>(
         &'a self,
         owner: OwnerId,

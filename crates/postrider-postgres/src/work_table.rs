@@ -16,6 +16,7 @@ mod open_rows;
 mod owners;
 pub(crate) mod pauses;
 mod read;
+mod taking;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,16 +38,16 @@ use crate::objects::written_columns;
 use crate::options::ConnectOptions;
 use crate::states;
 use crate::store::{OPERATOR_ACTIONS, PAUSES, WORK_HISTORY};
-use asked::Statement;
 use claim::ClaimStatements;
 use layout::Layout;
 use open_rows::SnapshotPages;
 use owners::OwnerLock;
+use taking::TakingStatement;
 
 /// What a writing session is told first. A claim must be durable before its request leaves, else a crash of the server issues the
 /// same fence twice; `remote_apply` is stricter and stays. Every statement reaches its rows by the key, so plans are made once
-/// and cannot tip over into scanning the table while its statistics are young. No row is waited for: the lock time-out is for
-/// whoever locks the whole table. The work table's triggers leave these sessions alone ([`crate::notices`]).
+/// and cannot tip over into scanning the table while its statistics are young. No row is waited for that is held when we look: the lock
+/// time-out is for whoever takes one in the very moment ([`taking`]), and for whoever locks the whole table. The work table's triggers leave these sessions alone ([`crate::notices`]).
 const WRITING_PREAMBLE: &str = "SELECT set_config('synchronous_commit', \
        CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false); \
      SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
@@ -109,7 +110,7 @@ pub struct PgWorkTable {
     options: ConnectOptions,
     layout: Arc<Layout>,
     claim: ClaimStatements,
-    checkpoint: Statement,
+    checkpoint: TakingStatement,
     read: Arc<str>,
     /// `None` where there is no history.
     purge: Option<Arc<str>>,

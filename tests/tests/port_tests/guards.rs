@@ -167,7 +167,8 @@ fn near_fence(row: &WorkVersion, random: &mut fastrand::Rng) -> i64 {
     row.fence + *random.choice(&[0, 0, 0, 0, 0, 0, 1, -1]).unwrap()
 }
 
-/// Fills the table, and reads it as the port shows it.
+/// Fills the table, and reads it as the port shows it. The keys of every other row stay held, as by somebody who inserts a row that
+/// refers to it: that keeps nobody from writing the rest of the row, and has it taken by the statement that locks.
 async fn generated(work: &Work, random: &mut fastrand::Rng) -> BTreeMap<WorkKey, WorkVersion> {
     let me = work.owner().to_string();
     let (me, other, dead) = (format!("'{me}'"), format!("'{OTHER}'"), format!("'{DEAD}'"));
@@ -197,6 +198,8 @@ async fn generated(work: &Work, random: &mut fastrand::Rng) -> BTreeMap<WorkKey,
         rows.join(", ")
     );
     work.server.client.batch_execute(&sql).await.unwrap();
+    let hold = "BEGIN; SELECT FROM pending_work WHERE right(quote_id, 1)::int % 2 = 1 FOR KEY SHARE";
+    work.server.client.batch_execute(hold).await.unwrap();
     read(work).await
 }
 

@@ -10,11 +10,12 @@ use postrider_core::ports::{Checkpoint, CheckpointReply, Claim, Transition};
 use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState};
 use tokio_postgres::Row;
 
-use super::asked::{Asked, Columns, Shape, Statement};
+use super::asked::{Asked, Columns, Shape};
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
 use super::history::{self, Told};
 use super::layout::{Layout, assignments, micros};
+use super::taking::{Parts, Taking, TakingStatement};
 use crate::client::Connection;
 
 /// The columns of `asked` behind the key: the guard's and what is written, then further ones where the history is kept.
@@ -85,30 +86,24 @@ impl Written<'_> {
 }
 
 /// The statements for a table.
-pub(super) fn statements(layout: &Layout) -> Statement {
-    Statement::new(|shape| statement(layout, shape))
+pub(super) fn statements(layout: &Layout) -> TakingStatement {
+    TakingStatement::new(|taking, shape| statement(layout, taking, shape))
 }
 
 /// Parameters: the key columns, those of [`columns`], the owner's text.
-fn statement(layout: &Layout, shape: Shape) -> String {
-    let held = format!(
-        "WITH asked AS ({asked}), held AS (\
-           SELECT t.ctid AS row_id, asked.*, {payload} AS payload_text{before} \
-           FROM asked JOIN {table} AS t ON {keys} WHERE {guard} \
-           ORDER BY asked.ord FOR NO KEY UPDATE OF t SKIP LOCKED)",
-        asked = layout.asked_as(shape, columns(layout)),
+fn statement(layout: &Layout, taking: Taking, shape: Shape) -> String {
+    let parts = Parts {
+        asked: layout.asked_as(shape, columns(layout)),
         // Only a chained claim needs the payload; for the rest it is not even read.
-        payload = format_args!("CASE WHEN asked.lease_micros IS NOT NULL THEN {} END", layout.payload_text()),
-        before = if layout.history { history::before(layout) } else { String::new() },
-        table = layout.table,
-        keys = layout.key_matches(),
-        guard = guard(layout),
-    );
-    let update = format!(
-        "UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id",
-        table = layout.table,
-        change = change(layout),
-    );
+        before: format!(
+            ", CASE WHEN asked.lease_micros IS NOT NULL THEN {} END AS payload_text{}",
+            layout.payload_text(),
+            if layout.history { history::before(layout) } else { String::new() }
+        ),
+        guard: guard(layout),
+        change: change(layout),
+    };
+    let (held, update) = taking.statement(layout, &parts);
     let mut reply = vec!["asked.ord".to_owned()];
     reply.extend(layout.claim_columns());
     if !layout.history {
@@ -121,14 +116,14 @@ fn statement(layout: &Layout, shape: Shape) -> String {
 /// Writes what the guard allows, and answers for what it wrote. A chained claim that cannot be read is missing from the answers.
 pub(super) async fn checkpoint(
     connection: &Connection,
-    statement: &Statement,
+    statement: &TakingStatement,
     layout: &Layout,
     owner: OwnerId,
     checkpoints: &[Checkpoint],
 ) -> Result<Vec<CheckpointReply>> {
     let checkpoints = guarded::in_key_order(checkpoints, |checkpoint| &checkpoint.key);
-    let (shape, parameters) = asked(layout, owner, &checkpoints)?.finish();
-    let rows = guarded::run(connection, statement.text(shape), &checkpoints, &parameters).await?;
+    let parameters = |checkpoints: &[&Checkpoint]| asked(layout, owner, checkpoints);
+    let rows = statement.run(connection, &checkpoints, parameters).await?;
     let mut left_out = LeftOut::default();
     let replies =
         rows.iter().filter_map(|(checkpoint, row)| left_out.sort(read_reply(layout, checkpoint, row))).collect();

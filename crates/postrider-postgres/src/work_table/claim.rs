@@ -8,11 +8,12 @@ use postrider_core::ports::{Claim, ClaimReply, ClaimRequest};
 use postrider_core::work::{DefinitionName, OwnerId, StageState};
 use tokio_postgres::Row;
 
-use super::asked::{Asked, Columns, Shape, Statement};
+use super::asked::{Asked, Columns, Shape};
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
 use super::history::{self, Told};
 use super::layout::{Layout, assignments, micros};
+use super::taking::{Parts, Taking, TakingStatement};
 use crate::client::Connection;
 
 /// The columns of `asked` behind the key.
@@ -31,43 +32,37 @@ const ASKED: Columns<'_> = Columns {
 /// The statements for a table.
 #[derive(Debug)]
 pub(super) struct ClaimStatements {
-    claim: Statement,
+    claim: TakingStatement,
     /// Where the history is kept, a claim that may take over tells it of the attempt that was lost.
-    take_over: Option<Statement>,
+    take_over: Option<TakingStatement>,
 }
 
 impl ClaimStatements {
     pub(super) fn new(layout: &Layout) -> ClaimStatements {
-        let take_over = layout.history.then(|| Statement::new(|shape| statement(layout, shape, true)));
-        ClaimStatements { claim: Statement::new(|shape| statement(layout, shape, false)), take_over }
+        let both = |tells| TakingStatement::new(|taking, shape| statement(layout, taking, shape, tells));
+        ClaimStatements { claim: both(false), take_over: layout.history.then(|| both(true)) }
     }
 
-    fn for_requests(&self, requests: &[&ClaimRequest]) -> &Statement {
+    fn for_requests(&self, requests: &[&ClaimRequest]) -> &TakingStatement {
         let tells = self.take_over.as_ref().filter(|_| requests.iter().any(|request| request.take_over));
         tells.unwrap_or(&self.claim)
     }
 }
 
 /// Parameters: the key columns, those of `ASKED`, the owner's text, the texts of dead owners.
-fn statement(layout: &Layout, shape: Shape, tells: bool) -> String {
-    let held = format!(
-        "WITH asked AS ({asked}), held AS (\
-           SELECT t.ctid AS row_id, asked.*, {hash} AS known_hash, {payload} AS payload_text{before} \
-           FROM asked JOIN {table} AS t ON {keys} WHERE {guard} \
-           ORDER BY asked.ord FOR NO KEY UPDATE OF t SKIP LOCKED)",
-        asked = layout.asked_as(shape, ASKED),
-        hash = layout.request_hash.value(),
-        payload = layout.payload_text(),
-        before = if tells { history::before(layout) } else { String::new() },
-        table = layout.table,
-        keys = layout.key_matches(),
-        guard = guard(layout),
-    );
-    let update = format!(
-        "UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id",
-        table = layout.table,
-        change = change(layout),
-    );
+fn statement(layout: &Layout, taking: Taking, shape: Shape, tells: bool) -> String {
+    let parts = Parts {
+        asked: layout.asked_as(shape, ASKED),
+        before: format!(
+            ", {} AS known_hash, {} AS payload_text{}",
+            layout.request_hash.value(),
+            layout.payload_text(),
+            if tells { history::before(layout) } else { String::new() }
+        ),
+        guard: guard(layout),
+        change: change(layout),
+    };
+    let (held, update) = taking.statement(layout, &parts);
     let reply = reply(layout);
     if !tells {
         return format!("{held} {update} RETURNING {}", reply.join(", "));
@@ -87,9 +82,9 @@ pub(super) async fn claim(
     (requests, dead): (&[ClaimRequest], &[OwnerId]),
 ) -> Result<Vec<ClaimReply>> {
     let requests = guarded::in_key_order(requests, |request| &request.key);
-    let (shape, parameters) = asked(layout.key.len(), owner, &requests, dead)?.finish();
-    let text = statements.for_requests(&requests).text(shape);
-    let rows = guarded::run(connection, text, &requests, &parameters).await?;
+    let statement = statements.for_requests(&requests);
+    let parameters = |requests: &[&ClaimRequest]| asked(layout.key.len(), owner, requests, dead);
+    let rows = statement.run(connection, &requests, parameters).await?;
     let mut left_out = LeftOut::default();
     let replies = rows.iter().filter_map(|(request, row)| left_out.sort(read_reply(layout, request, row))).collect();
     left_out.report();

@@ -1,10 +1,8 @@
-//! One guarded statement over many rows, without waiting for whoever holds some of them.
-//!
-//! It locks its rows in key order and skips what others hold, so that one locked row delays nothing and two batches never deadlock.
+//! One guarded statement over many rows, which it takes in key order, so that two batches never deadlock.
 
 use std::sync::Arc;
 
-use postrider_core::error::{ErrorKind, Reaction, Result};
+use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::work::WorkKey;
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -31,24 +29,34 @@ pub(crate) async fn run<'a, T>(
     asked: &'a [T],
     parameters: &Parameters,
 ) -> Result<Vec<(&'a T, Row)>> {
+    let mut sends = 1;
+    loop {
+        match send(connection, text, asked, parameters).await {
+            Err(error) if asks_again(&error) && sends < SENDS_MAX => sends += 1,
+            answers => return answers,
+        }
+    }
+}
+
+/// As `run`, once.
+pub(crate) async fn send<'a, T>(
+    connection: &Connection,
+    text: &Arc<str>,
+    asked: &'a [T],
+    parameters: &Parameters,
+) -> Result<Vec<(&'a T, Row)>> {
     if asked.is_empty() {
         return Ok(Vec::new());
     }
-    let mut sends = 1;
-    loop {
-        let error = match connection.try_query(text, parameters).await {
-            Ok(rows) => return rows.into_iter().map(|row| Ok((find_asked(&row, asked)?.1, row))).collect(),
-            Err(error) => error,
-        };
+    match connection.try_query(text, parameters).await {
+        Ok(rows) => rows.into_iter().map(|row| Ok((find_asked(&row, asked)?.1, row))).collect(),
         // Another session was first, and a stricter isolation level than ours says so in these words: the guard did not hold.
-        if error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) {
-            return Ok(Vec::new());
-        }
-        let error = map_client_error(Phase::Query, error);
-        let again = error.kind() == ErrorKind::Transient && error.kind().reaction() == Reaction::Retry;
-        if !again || sends == SENDS_MAX {
-            return Err(error);
-        }
-        sends += 1;
+        Err(error) if error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE) => Ok(Vec::new()),
+        Err(error) => Err(map_client_error(Phase::Query, error)),
     }
+}
+
+/// The server asks to send the statement again.
+pub(crate) fn asks_again(error: &Error) -> bool {
+    error.kind() == ErrorKind::Transient && error.kind().reaction() == Reaction::Retry
 }

@@ -14,4 +14,5 @@ mod owners;
 mod quiet;
 mod races;
 mod setup;
+mod taking;
 mod work_table;
