@@ -132,12 +132,16 @@ impl Seen {
     /// What was seen so far, for status and metrics.
     fn tell(&mut self, now: Timestamp) {
         let stages = self.rows.report(now);
+        let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        self.telemetry.observed_left_out.set(gauge(self.rows.left_out()));
         for (stage, seen) in &stages {
-            let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
             let label = StageLabel { stage: stage.clone() };
             self.telemetry.observed_waiting.get_or_create(&label).set(gauge(seen.waiting));
             self.telemetry.observed_longest_wait.get_or_create(&label).set(seen.longest_wait.as_secs_f64());
             self.telemetry.observed_overlapping.get_or_create(&label).set(gauge(seen.overlapping));
+            self.telemetry.observed_early.get_or_create(&label).set(gauge(seen.early));
+            self.telemetry.observed_used_up.get_or_create(&label).set(gauge(seen.used_up));
+            self.telemetry.observed_unconfigured.get_or_create(&label).set(i64::from(!seen.is_known));
             for (seen, delays) in [("started", seen.started), ("ended", seen.ended)] {
                 let label = ObservedLabel { stage: stage.clone(), seen };
                 self.telemetry.observed_taken.get_or_create(&label).set(gauge(delays.count));

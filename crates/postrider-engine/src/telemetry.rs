@@ -164,6 +164,14 @@ pub struct Telemetry {
     pub observed_longest_wait: Family<StageLabel, Gauge<f64, AtomicU64>>,
     /// Attempts that began while another of the same row was under way.
     pub observed_overlapping: Family<StageLabel, Gauge>,
+    /// Rows that were taken before they were due.
+    pub observed_early: Family<StageLabel, Gauge>,
+    /// Rows that wait, with as many attempts behind them as the configuration allows.
+    pub observed_used_up: Family<StageLabel, Gauge>,
+    /// 1 for a stage that the configuration does not have.
+    pub observed_unconfigured: Family<StageLabel, Gauge>,
+    /// Changes of rows that were too many to follow.
+    pub observed_left_out: Gauge,
     status: Mutex<Status>,
 }
 
@@ -259,6 +267,12 @@ impl Telemetry {
         r.register("unseen_rows", "Open work rows whose commit is in the log and waits", self.unseen_rows.clone());
         r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());
         r.register("credentials_refused", "Changed credentials not usable", self.credentials_refused.clone());
+        self.register_observed(r);
+        r.register("circuits_open", "1 while an endpoint's calls are held back", self.circuits_open.clone());
+        r.register("paused", "1 while a person holds back a stage or an endpoint", self.paused.clone());
+    }
+
+    fn register_observed(&self, r: &mut Registry) {
         r.register("observed_taken", "Rows that somebody else took", self.observed_taken.clone());
         r.register("observed_delay_seconds", "How long they had been due by then", self.observed_delay.clone());
         r.register("observed_waiting", "Rows that are due and that nobody has taken", self.observed_waiting.clone());
@@ -272,8 +286,14 @@ impl Telemetry {
             "Attempts begun while another of the row was under way",
             self.observed_overlapping.clone(),
         );
-        r.register("circuits_open", "1 while an endpoint's calls are held back", self.circuits_open.clone());
-        r.register("paused", "1 while a person holds back a stage or an endpoint", self.paused.clone());
+        r.register("observed_early", "Rows taken before they were due", self.observed_early.clone());
+        r.register("observed_used_up", "Rows that wait with their attempts used up", self.observed_used_up.clone());
+        r.register(
+            "observed_unconfigured",
+            "1 for a stage that the configuration does not have",
+            self.observed_unconfigured.clone(),
+        );
+        r.register("observed_left_out", "Changes of rows too many to follow", self.observed_left_out.clone());
     }
 
     /// So much waits for its outcome.

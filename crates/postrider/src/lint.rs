@@ -1,6 +1,6 @@
 //! What is no mistake in a configuration, and still may not be meant: `check` tells it.
 
-use crate::config::{Declared, Effect, Span, Work};
+use crate::config::{Declared, Effect, Mode, Span, Work};
 use postrider_core::stage::{StageClass, StagePolicy, Step};
 use std::time::Duration;
 
@@ -27,6 +27,13 @@ struct Stage<'a> {
     step: &'a Step,
     policy: &'a StagePolicy,
     declared: &'a Declared,
+}
+
+impl Stage<'_> {
+    /// Whether its receiver gets requests from here.
+    fn is_called(&self) -> bool {
+        self.work.mode == Mode::Execute && !self.policy.by_others
+    }
 }
 
 /// What a rule finds: how much it matters, the sentence, and what to do.
@@ -104,7 +111,7 @@ fn external_in_the_rows_transaction(stage: &Stage<'_>) -> Found {
 
 fn keys_kept_nobody_knows_how_long(stage: &Stage<'_>) -> Found {
     let is_said = stage.work.key_retention.contains_key(stage.step);
-    if stage.policy.class != StageClass::Keyed || stage.policy.by_others || is_said {
+    if stage.policy.class != StageClass::Keyed || !stage.is_called() || is_said {
         return None;
     }
     let sentence =
@@ -115,7 +122,7 @@ fn keys_kept_nobody_knows_how_long(stage: &Stage<'_>) -> Found {
 fn keys_kept_shorter_than_asked_for(stage: &Stage<'_>) -> Found {
     let kept = *stage.work.key_retention.get(stage.step)?;
     let asked = longest(stage.policy);
-    if asked <= kept {
+    if asked <= kept || !stage.is_called() {
         return None;
     }
     let sentence = format!(
@@ -148,9 +155,13 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn check(stages: &[&str], expected: Expect) {
+        check_with("", stages, expected);
+    }
+
+    fn check_with(work: &str, stages: &[&str], expected: Expect) {
         let stages = stages.iter().map(|stage| format!("[[work.stage]]\nurl = \"http://core/\"\n{stage}\n"));
         let text = format!(
-            "[source]\nurl = \"postgres://u@h/d\"\n[journal]\ndir = \"d\"\n[work]\ntable = \"w\"\n{}",
+            "[source]\nurl = \"postgres://u@h/d\"\n[journal]\ndir = \"d\"\n[work]\ntable = \"w\"\n{work}{}",
             stages.collect::<String>()
         );
         let configuration = understand(&text, &BTreeMap::new()).expect("a configuration");
@@ -169,6 +180,15 @@ mod tests {
             "name = \"THEIRS\"\nclass = \"keyed\"\nnext = \"C\"\nentry = true\nby_others = true",
         ];
         check(&quiet, expect![[""]]);
+    }
+
+    #[test]
+    fn where_rows_are_only_observed_nothing_is_said_of_keys_that_nobody_sends() {
+        let stages = [
+            "name = \"A\"\nclass = \"keyed\"\nnext = \"B\"",
+            "name = \"B\"\nclass = \"keyed\"\nkey_retention = \"10m\"\nattempts = 3\nbackoff = { first = \"4m\", max = \"8m\" }",
+        ];
+        check_with("mode = \"observe\"\n", &stages, expect![[""]]);
     }
 
     #[test]

@@ -109,6 +109,20 @@ fn a_poller_is_observed_without_a_privilege_and_without_a_write() {
     assert_eq!(rider.metric_of("postrider_observed_taken", "stage=\"PRICING\""), 12.0);
     rider.wait_to_say("observed: what the others did since the last line");
 
+    // One is taken before it is due, one has been tried more often than the configuration allows, one is in a stage that it lacks.
+    scene.db.run(
+        "INSERT INTO jobs (step, run_after) VALUES ('APPROVAL', now() + interval '2 hours');
+         UPDATE jobs SET status = 'BUSY', tries = 1 WHERE step = 'APPROVAL' AND run_after > now() + interval '90 minutes';
+         INSERT INTO jobs (step, tries, run_after) VALUES ('APPROVAL', 99, now() + interval '1 hour'), ('OLD', 0, now() + interval '1 hour')",
+    );
+    wait_until("it is seen", || observed(&rider, "OLD")["known"] == false);
+    for (metric, stage) in
+        [("early", "APPROVAL"), ("used_up", "APPROVAL"), ("unconfigured", "OLD"), ("overlapping", "APPROVAL")]
+    {
+        let name = format!("postrider_observed_{metric}");
+        assert_eq!((metric, rider.metric_of(&name, &format!("stage=\"{stage}\""))), (metric, 1.0));
+    }
+
     // A restart reads the journal anew: what was seen is not lost, and a row that has waited since before is still known.
     scene.db.run("INSERT INTO jobs DEFAULT VALUES");
     wait_until("it waits", || observed(&rider, "PRICING")["waiting"] == 1);

@@ -184,7 +184,7 @@ async fn look_at_open_rows(configuration: &Configuration) -> Vec<Item> {
     let lacking = steps.iter().filter_map(|open| {
         let step = work.definitions.step(open.definition.as_ref(), &open.stage);
         let gone = work.definitions.policy(&step).err()?;
-        Some(Item::wrong("work table", gone_error(gone, &step, open.row_count)))
+        Some(Item::wrong("work table", gone_error(gone, &step, open.row_count, work.mode)))
     });
     let mut items: Vec<Item> = lacking.collect();
     let stages: BTreeSet<StageName> = work.definitions.steps().map(|(step, _)| step.stage).collect();
@@ -219,21 +219,33 @@ fn open_rows(count: u64) -> String {
     if count == 1 { "1 open row is".to_owned() } else { format!("{count} open rows are") }
 }
 
-fn gone_error(gone: Gone, step: &Step, row_count: u64) -> Error {
+fn gone_error(gone: Gone, step: &Step, row_count: u64, mode: Mode) -> Error {
     let (definition, stage) = (step.definition.as_str().escape_debug(), step.stage.as_str().escape_debug());
     let rows = open_rows(row_count);
-    let (place, cure) = match gone {
-        Gone::Version => (
-            format!("{rows} under the definition \"{definition}\", in its stage \"{stage}\""),
+    let place = match gone {
+        Gone::Version => format!("{rows} under the definition \"{definition}\", in its stage \"{stage}\""),
+        Gone::Stage => format!("{rows} in the stage \"{stage}\" of the definition \"{definition}\""),
+    };
+    let (does, cure) = match (mode, gone) {
+        (Mode::Observe, Gone::Version) => (
+            "executing its stages would park them",
+            "Add the definition as [[work.earlier]], with its stages, before any of them is executed here.",
+        ),
+        (Mode::Observe, Gone::Stage) => (
+            "executing its stages would park them",
+            "Add the stage to the definition before any stage is executed here.",
+        ),
+        (Mode::Execute, Gone::Version) => (
+            "`run` parks them",
             "Add the definition as [[work.earlier]], with its stages, until no open row is under it any more, or move the rows to another: `postrider work migrate`. What is parked by then goes on with `postrider work resume`.",
         ),
-        Gone::Stage => (
-            format!("{rows} in the stage \"{stage}\" of the definition \"{definition}\""),
+        (Mode::Execute, Gone::Stage) => (
+            "`run` parks them",
             "Add the stage to the definition, or move the rows to another that has it: `postrider work migrate`. What is parked by then goes on with `postrider work resume`. What changes stages is a new definition: keep the earlier one as [[work.earlier]].",
         ),
     };
     Error::new(ErrorKind::Table, "open rows are where the configuration has no stage")
-        .with_detail(format!("{place}, which the configuration does not have: `run` parks them ({}).", gone.as_str()))
+        .with_detail(format!("{place}, which the configuration does not have: {does} ({}).", gone.as_str()))
         .with_hint(cure)
 }
 
@@ -312,5 +324,20 @@ fn subject(subject: Subject) -> &'static str {
         Subject::WorkTable => "work table",
         Subject::Store => "store",
         Subject::Outbox => "outbox",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_rows_are_only_observed_nobody_is_told_to_order_anything() {
+        for gone in [Gone::Version, Gone::Stage] {
+            let told = |mode| gone_error(gone, &Step::new("quote@1", "OLD"), 2, mode).report();
+            assert!(told(Mode::Execute).contains("`postrider work resume`"), "{}", told(Mode::Execute));
+            let observed = told(Mode::Observe);
+            assert!(observed.contains("2 open rows are") && !observed.contains("postrider work"), "{observed}");
+        }
     }
 }
