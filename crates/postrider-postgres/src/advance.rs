@@ -27,9 +27,20 @@ pub(crate) fn function_name(mapping: &WorkMapping) -> String {
     quote_table(&mapping.schema, &format!("postrider_advance_{}", mapping.table))
 }
 
+/// The function as the server has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    AsNeeded,
+    /// It writes the history where none is kept, or none where one is.
+    OfOtherHistory,
+    /// There is none, or it is another one.
+    Otherwise,
+}
+
 /// The statements that make the function of a work table, or replace it. A receiver needs no privilege but to execute it: it has those of
-/// whoever made it, and nobody may execute it who is not allowed to by name.
-pub(crate) fn statements(mapping: &WorkMapping) -> String {
+/// whoever made it, and nobody may execute it who is not allowed to by name. It writes the history only where one is kept: whoever keeps none
+/// deletes none.
+pub(crate) fn statements(mapping: &WorkMapping, history: bool) -> String {
     let function = function_name(mapping);
     format!(
         "CREATE OR REPLACE FUNCTION {function}({ARGUMENTS})
@@ -37,23 +48,32 @@ RETURNS void
 LANGUAGE plpgsql {DEFINER}
 AS $advance${body}$advance$;
 REVOKE ALL ON FUNCTION {function}({ARGUMENT_TYPES}) FROM PUBLIC;",
-        body = body(mapping),
+        body = body(mapping, history),
     )
 }
 
 /// Whether the function is there that we would make now. One that was made by hand may be without the quotes.
-pub(crate) async fn is_there(connection: &Connection, mapping: &WorkMapping) -> Result<bool> {
-    let text = "SELECT count(*) FROM pg_proc AS p WHERE p.oid = to_regprocedure($1) AND p.prosecdef \
-         AND replace(p.prosrc, '\"', '') = replace($2, '\"', '') \
-         AND p.proconfig @> $3";
+pub(crate) async fn find(connection: &Connection, mapping: &WorkMapping, history: bool) -> Result<Found> {
+    let text = "SELECT replace(p.prosrc, '\"', '') = replace($2, '\"', ''), replace(p.prosrc, '\"', '') = replace($3, '\"', '') \
+         FROM pg_proc AS p WHERE p.oid = to_regprocedure($1) AND p.prosecdef AND p.proconfig @> $4";
     let signature = format!("{}({ARGUMENT_TYPES})", function_name(mapping));
-    let parameters: Parameters = vec![Box::new(signature), Box::new(body(mapping)), Box::new(vec![SEARCH_PATH])];
+    let parameters: Parameters = vec![
+        Box::new(signature),
+        Box::new(body(mapping, history)),
+        Box::new(body(mapping, !history)),
+        Box::new(vec![SEARCH_PATH]),
+    ];
     let rows = connection.query(&text.into(), &parameters).await?;
-    Ok(rows.first().map_or(Ok(0), |row| field::<i64>(row, 0))? == 1)
+    let Some(row) = rows.first() else { return Ok(Found::Otherwise) };
+    Ok(match (field(row, 0)?, field(row, 1)?) {
+        (true, _) => Found::AsNeeded,
+        (false, true) => Found::OfOtherHistory,
+        (false, false) => Found::Otherwise,
+    })
 }
 
 /// The function's own text. What it writes is what a checkpoint writes for a success, under a fence of its own.
-fn body(mapping: &WorkMapping) -> String {
+fn body(mapping: &WorkMapping, history: bool) -> String {
     let table = work_name(mapping);
     let column = |name: &str| quote_identifier(name);
     let parts = || mapping.key.iter().enumerate().map(|(index, name)| (index + 1, column(name)));
@@ -80,14 +100,7 @@ BEGIN
     UPDATE {table} AS t SET
         {stage} = entered, {state} = becomes, {changes}
     WHERE {matches};
-    IF to_regclass({history_literal}) IS NOT NULL THEN
-        INSERT INTO {history} (started_at, fence, work_table, epoch, attempt, deferrals, key, stage, definition, owner,
-            outcome, reason, next_stage, next_state)
-        VALUES (CASE WHEN held.state = {running} THEN held.written_at END, held.fence, {table_literal}::regclass, held.epoch,
-            held.attempts, held.deferrals, held.key, held.stage, held.definition, held.owner, 'done_by_receiver',
-            CASE WHEN held.state <> {running} THEN 'LATE: the attempt was ' || held.state END, entered::text, becomes::text);
-    END IF;
-END
+{told}END
 ",
         declared = declared(mapping),
         checked = checked_arguments(mapping.key.len()),
@@ -102,11 +115,26 @@ END
         definition = value(&mapping.definition, "NULL"),
         written_at = value(&mapping.updated_at, "NULL::timestamptz"),
         open_states = OPEN_STATES.map(|state| quote_literal(mapping.states.word(state))).join(", "),
-        running = quote_literal(mapping.states.word(StageState::Running)),
         changes = changes(mapping),
+        told = if history { told(&table, mapping) } else { String::new() },
+    )
+}
+
+/// What the history gets. Where its table is not there yet, nothing: the receiver's work does not wait for that.
+fn told(table: &str, mapping: &WorkMapping) -> String {
+    format!(
+        "    IF to_regclass({history_literal}) IS NOT NULL THEN
+        INSERT INTO {history} (started_at, fence, work_table, epoch, attempt, deferrals, key, stage, definition, owner,
+            outcome, reason, next_stage, next_state)
+        VALUES (CASE WHEN held.state = {running} THEN held.written_at END, held.fence, {table_literal}::regclass, held.epoch,
+            held.attempts, held.deferrals, held.key, held.stage, held.definition, held.owner, 'done_by_receiver',
+            CASE WHEN held.state <> {running} THEN 'LATE: the attempt was ' || held.state END, entered::text, becomes::text);
+    END IF;
+",
         history = WORK_HISTORY.qualified(),
         history_literal = quote_literal(&WORK_HISTORY.qualified()),
-        table_literal = quote_literal(&table),
+        table_literal = quote_literal(table),
+        running = quote_literal(mapping.states.word(StageState::Running)),
     )
 }
 
@@ -186,7 +214,7 @@ mod tests {
     fn the_file_of_the_canonical_table_is_what_setup_makes() {
         let file = include_str!("../../../sql/receiver/0003_create_advance_stage.sql");
         let code: Vec<&str> = file.lines().filter(|line| !line.starts_with("--")).collect();
-        let made = statements(&WorkMapping::default()).replace('"', "");
+        let made = statements(&WorkMapping::default(), true).replace('"', "");
         assert_eq!(code.join("\n").trim(), made.trim());
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::route::{OutboxTable, WorkMapping};
 
-use crate::advance;
+use crate::advance::{self, Found};
 use crate::check::slot::find_slot;
 use crate::check::{Finding, Subject, check};
 use crate::client::{Connection, Parameters};
@@ -146,7 +146,7 @@ pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Result<V
         steps.push(create_notices(mapping));
     }
     if let (true, Some(mapping)) = (objects.same_tx, &objects.routing.work) {
-        steps.push(create_advance(mapping));
+        steps.push(create_advance(mapping, objects.history));
     }
     steps.push(create_publication(objects, circumstances));
     steps.extend(create_work_publication(objects, circumstances));
@@ -290,11 +290,11 @@ fn create_notices(mapping: &WorkMapping) -> Step {
     }
 }
 
-fn create_advance(mapping: &WorkMapping) -> Step {
+fn create_advance(mapping: &WorkMapping, history: bool) -> Step {
     Step {
         object: StepObject::Advance { function: advance::function_name(mapping) },
         purpose: "Has receivers of same_tx stages move a work row on in their own transactions. GRANT EXECUTE on it to the roles of these services; they need nothing else of the table.".to_owned(),
-        sql: advance::statements(mapping),
+        sql: advance::statements(mapping, history),
     }
 }
 
@@ -456,7 +456,7 @@ async fn is_taken(connection: &Connection, objects: &SourceObjects, step: &Step)
         }
         StepObject::Advance { .. } => {
             let Some(mapping) = &objects.routing.work else { return Ok(true) };
-            return advance::is_there(connection, mapping).await;
+            return Ok(advance::find(connection, mapping, objects.history).await? == Found::AsNeeded);
         }
         StepObject::Slot => ("SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", &objects.slot),
         StepObject::Role { name } => ("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", name),

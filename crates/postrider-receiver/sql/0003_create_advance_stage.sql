@@ -5,6 +5,8 @@
 -- no privilege on the table:
 --   GRANT EXECUTE ON FUNCTION public.postrider_advance_pending_work(text[], text, bigint, text) TO quoting_service;
 --
+-- It writes the history, too. With history = { enabled = false }, setup makes it without that part.
+--
 -- key has the texts of the key columns as the request's body has them, stage and fence are the request's Postrider-Stage and
 -- Postrider-Fence, and next_stage is where the row goes: another stage, or DONE, which ends the workflow.
 --

@@ -6,7 +6,7 @@ use postrider_core::error::{ErrorKind, Result};
 use postrider_core::route::{OutboxTable, WorkMapping};
 
 use super::{Finding, Severity, Subject, field};
-use crate::advance;
+use crate::advance::{self, Found};
 use crate::client::{Connection, Parameters};
 use crate::columns::{Without, WorkColumn, work_columns};
 use crate::objects::{
@@ -69,24 +69,41 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
             }
             None => findings.push(missing(Subject::WorkTable, &work_name(mapping))),
         }
-        if objects.same_tx && !advance::is_there(connection, mapping).await? {
-            findings.push(without_advance(mapping));
+        if objects.same_tx {
+            let found = advance::find(connection, mapping, objects.history).await?;
+            findings.extend(judge_advance(found, mapping, objects.history));
         }
     }
     Ok(findings)
 }
 
-fn without_advance(mapping: &WorkMapping) -> Finding {
-    Finding::new(
-        Severity::Error,
-        ErrorKind::Table,
-        Subject::WorkTable,
-        format!(
-            "The function {} is missing or another one: no receiver of a same_tx stage can move its rows on.",
-            advance::function_name(mapping)
+fn judge_advance(found: Found, mapping: &WorkMapping, history: bool) -> Option<Finding> {
+    let function = advance::function_name(mapping);
+    let finding = |severity, sentence, hint: &str| {
+        Some(Finding::new(severity, ErrorKind::Table, Subject::WorkTable, sentence, hint))
+    };
+    match found {
+        Found::AsNeeded => None,
+        Found::OfOtherHistory if history => finding(
+            Severity::Warning,
+            format!("The function {function} writes no history: what a receiver moved on itself is missing there."),
+            "`postrider setup` replaces it.",
         ),
-        "`postrider setup` makes it; GRANT EXECUTE on it to the roles of these services.",
-    )
+        Found::OfOtherHistory => finding(
+            Severity::Warning,
+            format!(
+                "The function {function} writes the history, and the configuration keeps none: nobody deletes what it writes there."
+            ),
+            "`postrider setup` replaces it.",
+        ),
+        Found::Otherwise => finding(
+            Severity::Error,
+            format!(
+                "The function {function} is missing or another one: no receiver of a same_tx stage can move its rows on."
+            ),
+            "`postrider setup` makes it; GRANT EXECUTE on it to the roles of these services.",
+        ),
+    }
 }
 
 fn missing(subject: Subject, name: &str) -> Finding {

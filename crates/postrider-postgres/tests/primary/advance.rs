@@ -8,7 +8,9 @@ use postrider_core::ports::{Claim, Transition, WorkTable};
 use postrider_core::route::WorkMapping;
 use postrider_core::stage::Next;
 use postrider_core::work::{StageName, StageState, StateWords};
-use postrider_postgres::{PgWorkTable, SetupSettings, SourceObjects, StepOutcome, WorkTableSettings, apply, check};
+use postrider_postgres::{
+    PgWorkTable, SetupSettings, SourceObjects, Step, StepObject, StepOutcome, WorkTableSettings, apply, check,
+};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 
@@ -229,7 +231,7 @@ async fn a_receivers_role_needs_nothing_but_the_function_and_others_may_not_call
     receiver.batch_execute(call).await.unwrap();
     // A second setup keeps it, with what was granted; check misses one that is another.
     let again = apply(&database.options(), &settings).await.unwrap();
-    let advance = |outcomes: Vec<(postrider_postgres::Step, StepOutcome)>| {
+    let advance = |outcomes: Vec<(Step, StepOutcome)>| {
         outcomes.into_iter().find(|(step, _)| step.sql.contains("postrider_advance_")).map(|(_, outcome)| outcome)
     };
     assert_eq!(advance(again.steps), Some(StepOutcome::Kept));
@@ -307,6 +309,50 @@ async fn a_table_of_other_names_and_types_has_its_own() {
     .assert_eq(&database.text(told).await);
     let unknown = database.admin.batch_execute(&call(9, 2, "NOWHERE")).await.unwrap_err();
     assert_eq!(unknown.code(), Some(&SqlState::INVALID_TEXT_REPRESENTATION));
+    database.run(&format!("SELECT pg_drop_replication_slot('{}')", database.name())).await;
+}
+
+/// Where none is kept, nobody deletes any.
+#[tokio::test]
+async fn the_function_writes_the_history_where_one_is_kept_and_setup_replaces_it_when_that_changes() {
+    let database = Database::create().await;
+    database.install_work_table().await;
+    let objects = |history| SourceObjects { history, ..same_tx(database.name()) };
+    let options = database.options();
+    let find = async |history| {
+        let findings = check(&options, &objects(history)).await.unwrap();
+        let told = findings.into_iter().filter(|finding| finding.sentence.contains("postrider_advance_pending_work"));
+        told.map(|finding| finding.sentence).collect::<Vec<_>>().join(" ")
+    };
+    let set_up = async |history| {
+        let settings = SetupSettings { objects: objects(history), role: None };
+        let report = apply(&options, &settings).await.unwrap();
+        let outcome = |(step, outcome): &(Step, StepOutcome)| {
+            matches!(step.object, StepObject::Advance { .. }).then_some(*outcome)
+        };
+        report.steps.iter().find_map(outcome).unwrap()
+    };
+    let told = "SELECT count(*)::text FROM postrider.work_history";
+    insert_rows(&database, 0..2).await;
+
+    assert_eq!(set_up(true).await, StepOutcome::Done);
+    database.run("GRANT EXECUTE ON FUNCTION postrider_advance_pending_work TO pg_monitor").await;
+    let (_table, _claims) = started(&database, 0..2).await;
+    advance(&database.admin, 0, "PRICING", 1, "DONE").await.unwrap();
+    assert_eq!((find(true).await, database.text(told).await), (String::new(), "1".to_owned()));
+
+    let late = find(false).await;
+    assert!(late.contains("writes the history, and the configuration keeps none"), "{late}");
+    assert_eq!(set_up(false).await, StepOutcome::Done);
+    assert_eq!(set_up(false).await, StepOutcome::Kept);
+    advance(&database.admin, 1, "PRICING", 1, "DONE").await.unwrap();
+    assert_eq!((find(false).await, database.text(told).await), (String::new(), "1".to_owned()));
+    let may = "SELECT has_function_privilege('pg_monitor', 'postrider_advance_pending_work(text[], text, bigint, text)', 'EXECUTE')::text";
+    assert_eq!(database.text(may).await, "true", "whoever was allowed to execute it still is");
+
+    let early = find(true).await;
+    assert!(early.contains("writes no history"), "{early}");
+    assert_eq!(set_up(true).await, StepOutcome::Done);
     database.run(&format!("SELECT pg_drop_replication_slot('{}')", database.name())).await;
 }
 
