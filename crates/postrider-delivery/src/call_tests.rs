@@ -325,8 +325,8 @@ async fn a_certificate_of_ours_is_shown_and_a_new_one_is_taken_on_a_new_connecti
     let endpoint = Endpoint::parse(&server.url()).unwrap().with_tls(files).unwrap();
     let refusals = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&refusals);
-    let watch = FileWatch::default().every(Duration::ZERO).on_refusal(move || {
-        counted.fetch_add(1, Ordering::Relaxed);
+    let watch = FileWatch::default().every(Duration::ZERO).on_change(move |_, refusal| {
+        counted.fetch_add(usize::from(refusal.is_some()), Ordering::Relaxed);
     });
     // Nothing but the endpoint's own file makes the server trusted.
     let settings = HttpSettings {

@@ -16,13 +16,15 @@ use tokio::time::Instant;
 /// A file with more in it is none of ours.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// Is told of a change: the files, and why they cannot be used, where they cannot.
+type Told = dyn Fn(&[PathBuf], Option<&str>) + Send + Sync;
+
 /// How files are looked at.
 #[derive(Clone)]
 pub struct FileWatch {
     /// At most once in so long.
     every: Duration,
-    /// Told each time that what changed cannot be used.
-    refused: Option<Arc<dyn Fn() + Send + Sync>>,
+    told: Option<Arc<Told>>,
 }
 
 impl FileWatch {
@@ -32,16 +34,22 @@ impl FileWatch {
         FileWatch { every, ..self }
     }
 
-    /// Calls `refused` each time that what changed cannot be used and what was read before is kept.
+    /// Calls `told` each time that files have changed, with the reason where they cannot be used and what was read before is kept.
     #[must_use]
-    pub fn on_refusal(self, refused: impl Fn() + Send + Sync + 'static) -> FileWatch {
-        FileWatch { refused: Some(Arc::new(refused)), ..self }
+    pub fn on_change(self, told: impl Fn(&[PathBuf], Option<&str>) + Send + Sync + 'static) -> FileWatch {
+        FileWatch { told: Some(Arc::new(told)), ..self }
+    }
+
+    fn tell(&self, paths: &[PathBuf], refusal: Option<&str>) {
+        if let Some(told) = &self.told {
+            told(paths, refusal);
+        }
     }
 }
 
 impl Default for FileWatch {
     fn default() -> FileWatch {
-        FileWatch { every: Duration::from_secs(1), refused: None }
+        FileWatch { every: Duration::from_secs(1), told: None }
     }
 }
 
@@ -133,12 +141,11 @@ impl<T> FromFiles<T> {
             Ok(value) => {
                 held.value = Arc::new(value);
                 tracing::info!(files = ?self.paths, "credentials have changed; the new ones are used from now on");
+                self.watch.tell(&self.paths, None);
             }
             Err(reason) => {
                 tracing::error!(files = ?self.paths, reason, "credentials have changed and cannot be used; those of before are kept");
-                if let Some(refused) = &self.watch.refused {
-                    refused();
-                }
+                self.watch.tell(&self.paths, Some(&reason));
             }
         }
     }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 struct Scene {
     dir: tempfile::TempDir,
     refusals: Arc<AtomicUsize>,
+    /// Why what was told of last cannot be used.
+    refused: Arc<Mutex<Option<String>>>,
     text: FromFiles<String>,
 }
 
@@ -16,12 +18,15 @@ impl Scene {
         fs::write(&paths[0], "1").unwrap();
         fs::write(&paths[1], "good").unwrap();
         let refusals = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&refusals);
-        let watch = FileWatch::default().every(every).on_refusal(move || {
-            counted.fetch_add(1, Ordering::Relaxed);
+        let refused = Arc::new(Mutex::new(None));
+        let (counted, held, watched) = (Arc::clone(&refusals), Arc::clone(&refused), paths.to_vec());
+        let watch = FileWatch::default().every(every).on_change(move |files, refusal| {
+            assert_eq!(files, watched);
+            counted.fetch_add(usize::from(refusal.is_some()), Ordering::Relaxed);
+            *held.lock().unwrap() = refusal.map(str::to_owned);
         });
         let text = FromFiles::new(paths.to_vec(), &watch, joined).unwrap();
-        Scene { dir, refusals, text }
+        Scene { dir, refusals, refused, text }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -64,12 +69,15 @@ async fn what_cannot_be_used_is_counted_once_and_the_value_of_before_holds() {
     for _ in 0..5 {
         assert_eq!(scene.now(), ("1".into(), 1));
     }
+    assert!(scene.refused.lock().unwrap().as_deref().unwrap().contains("the second file is not good"));
     fs::remove_file(scene.dir.path().join("b")).unwrap();
     for _ in 0..5 {
         assert_eq!(scene.now(), ("1".into(), 2));
     }
+    assert!(scene.refused.lock().unwrap().as_deref().unwrap().contains("No such file"));
     scene.write("b", "good");
     assert_eq!(scene.now(), ("2".into(), 2));
+    assert_eq!(*scene.refused.lock().unwrap(), None);
 }
 
 #[tokio::test]

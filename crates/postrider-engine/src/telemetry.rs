@@ -150,6 +150,8 @@ pub struct Telemetry {
     pub calls_in_flight: Gauge,
     /// Changed files of credentials that could not be used: what was read before is kept.
     pub credentials_refused: Counter,
+    /// Those that cannot be used now.
+    pub credentials_unusable: Gauge,
     /// 1 while an endpoint is not called because its calls failed, and while it gets its calls back a few at a time.
     pub circuits_open: Family<EndpointLabel, Gauge>,
     /// 1 while a person holds back a stage or an endpoint.
@@ -198,6 +200,8 @@ pub struct Status {
     pub paused: Vec<Paused>,
     /// Rows that were parked since the start because nobody here can start them: how many, by the reason.
     pub refused: BTreeMap<String, u64>,
+    /// Files of credentials that changed and cannot be used, and why not: what was read before is kept.
+    pub credentials: BTreeMap<String, String>,
     /// What an onlooker saw; `None` where we execute ourselves.
     pub observed: Option<Observed>,
     /// What is on record as left out.
@@ -266,6 +270,7 @@ impl Telemetry {
         r.register("open_rows", "Open work rows in memory", self.open_rows.clone());
         r.register("unseen_rows", "Open work rows whose commit is in the log and waits", self.unseen_rows.clone());
         r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());
+        r.register("credentials_unusable", "Credentials not usable as they are now", self.credentials_unusable.clone());
         r.register("credentials_refused", "Changed credentials not usable", self.credentials_refused.clone());
         self.register_observed(r);
         r.register("circuits_open", "1 while an endpoint's calls are held back", self.circuits_open.clone());
@@ -294,6 +299,18 @@ impl Telemetry {
             self.observed_unconfigured.clone(),
         );
         r.register("observed_left_out", "Changes of rows too many to follow", self.observed_left_out.clone());
+    }
+
+    /// These files of credentials have changed; `refusal`: why they cannot be used.
+    pub fn note_credentials(&self, files: &str, refusal: Option<&str>) {
+        self.credentials_refused.inc_by(u64::from(refusal.is_some()));
+        self.update(|status| {
+            match refusal {
+                Some(refusal) => drop(status.credentials.insert(files.to_owned(), refusal.to_owned())),
+                None => drop(status.credentials.remove(files)),
+            }
+            self.credentials_unusable.set(i64::try_from(status.credentials.len()).unwrap_or(i64::MAX));
+        });
     }
 
     /// So much waits for its outcome.

@@ -83,7 +83,7 @@ pub(crate) async fn work(
     configuration: &Configuration,
     work: &Work,
     owner: OwnerId,
-    telemetry: &Telemetry,
+    telemetry: &Arc<Telemetry>,
 ) -> Result<WorkPart> {
     let options = configuration.source.options.clone();
     let settings = WorkTableSettings {
@@ -116,7 +116,7 @@ pub(crate) fn onlook(work: &Work) -> OnlookPart {
 }
 
 /// The consumers of events. Opens and locks the files of those that write to one.
-pub(crate) fn sinks(configuration: &Configuration, telemetry: &Telemetry) -> Result<Vec<SinkPart>> {
+pub(crate) fn sinks(configuration: &Configuration, telemetry: &Arc<Telemetry>) -> Result<Vec<SinkPart>> {
     configuration.sinks.iter().map(|part| sink(part, telemetry)).collect()
 }
 
@@ -185,7 +185,7 @@ fn overdue(periods: Periods) -> std::time::Duration {
     periods.heartbeat.saturating_mul(3)
 }
 
-fn sink(sink: &Sink, telemetry: &Telemetry) -> Result<SinkPart> {
+fn sink(sink: &Sink, telemetry: &Arc<Telemetry>) -> Result<SinkPart> {
     let port: Box<dyn ports::Sink> = match &sink.target {
         Target::Http(target) => Box::new(http_sink(target, telemetry)?),
         Target::Ndjson(Some(path)) => Box::new(NdjsonSink::open(path).map_err(|error| of_sink(sink, error))?),
@@ -206,15 +206,16 @@ fn of_sink(sink: &Sink, error: Error) -> Error {
 }
 
 /// How requests leave, whosever they are.
-fn http(telemetry: &Telemetry) -> HttpSettings {
-    let refused = telemetry.credentials_refused.clone();
-    let files = FileWatch::default().on_refusal(move || {
-        refused.inc();
+fn http(telemetry: &Arc<Telemetry>) -> HttpSettings {
+    let telemetry = Arc::clone(telemetry);
+    let files = FileWatch::default().on_change(move |files, refusal| {
+        let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        telemetry.note_credentials(&names.join(", "), refusal);
     });
     HttpSettings { files, ..HttpSettings::default() }
 }
 
-fn http_sink(target: &HttpTarget, telemetry: &Telemetry) -> Result<HttpEventSink> {
+fn http_sink(target: &HttpTarget, telemetry: &Arc<Telemetry>) -> Result<HttpEventSink> {
     let settings = HttpEventSettings {
         http: http(telemetry),
         timeout: target.timeout,

@@ -57,6 +57,10 @@ fn calls_are_signed_and_new_secrets_are_used_without_a_restart_while_bad_ones_co
     fs::write(&secret, NEW).unwrap();
     until_a_call("a bad token is counted", &|_, rider| rider.metric("postrider_credentials_refused_total") >= 1);
     let call = endpoint.requests().pop().unwrap();
+    let status = || String::from_utf8(rider.end_of(&["status"]).stdout).expect("text");
+    let told = format!("credentials {}, {}: PR", token.display(), secret.display());
+    assert!(status().contains(&told) && status().contains("Those of before are used"), "{}", status());
+    assert_eq!(rider.metric("postrider_credentials_unusable"), 1);
     assert_eq!(call.header("authorization"), "Bearer one");
     assert_eq!(verify(OLD, &call), Ok(()), "what stands together changes together");
     fs::write(&token, "two\n").unwrap();
@@ -64,6 +68,7 @@ fn calls_are_signed_and_new_secrets_are_used_without_a_restart_while_bad_ones_co
     assert_eq!(verify(OLD, &endpoint.requests().pop().unwrap()), Err(SignatureError::Wrong));
     assert_eq!(verify(NEW, &endpoint.requests().pop().unwrap()), Ok(()));
 
+    assert!(!status().contains("credentials"), "{}", status());
     let attempts = scene.db.number("SELECT max(attempt_count) FROM pending_work");
     assert_eq!(attempts, 1, "no call was lost over it");
     let said = rider.said();

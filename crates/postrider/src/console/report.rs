@@ -46,6 +46,9 @@ pub(crate) struct Report {
     /// Stages and endpoints that people hold back.
     #[serde(default)]
     pub(crate) paused: Vec<PausedReport>,
+    /// Files of credentials that changed and cannot be used, and why not.
+    #[serde(default)]
+    pub(crate) credentials: BTreeMap<String, String>,
     /// What is on record as left out and not yet accepted, a sentence each.
     pub(crate) gaps: Vec<String>,
     /// What the lack of room costs or is about to cost, and what to type.
@@ -189,6 +192,7 @@ impl Report {
             stages: stages.collect(),
             circuits: circuits.collect(),
             paused: status.paused.iter().map(PausedReport::new).collect(),
+            credentials: status.credentials,
             warnings: status.slot_warning.into_iter().chain(status.room_warnings).collect(),
             gaps: status.gaps.iter().filter(|gap| !gap.accepted).map(describe).collect(),
         }
@@ -286,6 +290,12 @@ impl fmt::Display for Report {
         if !self.paused.is_empty() {
             writeln!(f, "            {PAUSED_HINT}")?;
         }
+        for (files, refusal) in &self.credentials {
+            writeln!(f, "credentials {files}: {refusal}")?;
+        }
+        if !self.credentials.is_empty() {
+            writeln!(f, "            {CREDENTIALS_HINT}")?;
+        }
         for (name, consumer) in &self.consumers {
             let ConsumerReport { role, settled_lsn, behind_bytes, .. } = consumer;
             writeln!(f, "{name}: settled {settled_lsn}, {behind_bytes} bytes behind, {role}")?;
@@ -325,6 +335,9 @@ impl fmt::Display for WorkReport {
         Ok(())
     }
 }
+
+/// What bad credentials cost, and what to do.
+const CREDENTIALS_HINT: &str = "Those of before are used, and a start would fail. Put good ones there, no restart is needed: they are read at the next call. `postrider check` says whether they are good.";
 
 /// What to do about rows that nobody here can start.
 const REFUSED_HINT: &str = "Give the configuration what they lack ([[work.earlier]] holds a definition that is no longer current), start again, and let them go on: `postrider work resume`; or move them to another definition first: `postrider work migrate`.";
@@ -411,6 +424,8 @@ mod tests {
             status.received = Lsn(0x1_0000_0100);
             status.heartbeat_seen_at = Some(Timestamp(0));
             status.paused.push(paused());
+            let reason = "PR012 unreadable file of credentials. /run/token: it is not a file.";
+            status.credentials.insert("/run/token".to_owned(), reason.to_owned());
             let circuit = OpenCircuit { since: Timestamp(0), tries_at: Timestamp(1_500_000) };
             status.circuits.insert("http://quoting:80".to_owned(), circuit);
         });
@@ -464,6 +479,8 @@ mod tests {
                         Its stages' rows wait unclaimed. Once it answers they follow by themselves, a few at a time.
             stage BINDING of quote@1: paused since 1970-01-01T00:00:00.000000Z by ada: the insurer asked for it
                         Its rows wait unclaimed, and nothing else does. `postrider stage resume` lets them go on, in their order.
+            credentials /run/token: PR012 unreadable file of credentials. /run/token: it is not a file.
+                        Those of before are used, and a start would fail. Put good ones there, no restart is needed: they are read at the next call. `postrider check` says whether they are good.
             events: settled 1/0, 256 bytes behind, required
                         PR017 the endpoint is down
                         Nothing is lost: what it lacks is kept for it; no other consumer waits. `postrider explain PR017` says what to type.
