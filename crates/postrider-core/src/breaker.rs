@@ -3,19 +3,17 @@
 //! Takes and gives: the ends of calls, the time, a random number; an allowance.
 //! Never: waits, or knows a row.
 
-use crate::judge::share;
 use crate::outcome::Outcome;
+use crate::stage::Backoff;
 use crate::time::Timestamp;
-use std::time::Duration;
 
 /// When an endpoint's circuit opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerSettings {
     /// Calls in a row without a good end that open it; zero: it never opens.
     pub failures: u32,
-    /// Until the first call that tries the endpoint again; doubled after each that fails, up to `pause_max`.
-    pub pause_first: Duration,
-    pub pause_max: Duration,
+    /// Until the next call that tries the endpoint again, after so many that failed.
+    pub pause: Backoff,
 }
 
 /// What the end of a call says of its endpoint.
@@ -171,13 +169,9 @@ impl Breaker {
     }
 
     fn open(&mut self, now: Timestamp, random: u64) -> Change {
-        let doubled = self.settings.pause_first.saturating_mul(1 << self.openings.min(16));
-        let pause = doubled.min(self.settings.pause_max);
         self.openings = self.openings.saturating_add(1);
         self.era = Era(self.era.0.saturating_add(1));
-        // Half of it for certain, the other half by chance.
-        let half = pause / 2;
-        let until = now.after(half.saturating_add(share(half, random)));
+        let until = now.after(self.settings.pause.spread(self.openings, random));
         self.circuit = Circuit::Open { until };
         Change::Opened { until }
     }
@@ -187,9 +181,10 @@ impl Breaker {
 mod tests {
     use super::*;
     use crate::outcome::{Answer, Declared, Lost, NotSent};
+    use std::time::Duration;
 
     const SETTINGS: BreakerSettings =
-        BreakerSettings { failures: 3, pause_first: Duration::from_secs(1), pause_max: Duration::from_secs(4) };
+        BreakerSettings { failures: 3, pause: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(4) } };
     const START: Timestamp = Timestamp(1_000_000_000);
 
     fn at(seconds: f64) -> Timestamp {

@@ -5,7 +5,7 @@
 
 use crate::outcome::{Answer, Declared, Lost, Outcome};
 use crate::ports::Transition;
-use crate::stage::{Backoff, Next, NextProblem, StageClass, StagePolicy};
+use crate::stage::{Backoff, Next, NextProblem, StageClass, StagePolicy, share};
 use std::time::Duration;
 
 /// Tries of an answer that smells of a wrong URL or credential, where the stage allows more.
@@ -85,7 +85,7 @@ impl Verdict {
 pub fn judge(policy: &StagePolicy, attempt: Attempt, outcome: &Outcome) -> Verdict {
     match outcome {
         Outcome::NotSent(why) => Verdict::Defer {
-            after: jittered(policy.backoff, attempt.not_sent_in_a_row.max(1), attempt.random),
+            after: policy.backoff.jittered(attempt.not_sent_in_a_row.max(1), attempt.random),
             reason: why.as_str().to_owned(),
             counted: false,
         },
@@ -112,13 +112,6 @@ fn naming_the_body(verdict: Verdict, answer: &Answer) -> Verdict {
         Verdict::Unknown { reason } => Verdict::Unknown { reason: named(reason) },
         other => other,
     }
-}
-
-/// Full jitter: a random share of `first · 2^(n−1)`, at most `max`; `n` counts from 1.
-pub fn jittered(backoff: Backoff, n: u32, random: u64) -> Duration {
-    let factor = 1u32.checked_shl(n.saturating_sub(1)).unwrap_or(u32::MAX);
-    let ceiling = backoff.first.saturating_mul(factor).min(backoff.max);
-    share(ceiling, random)
 }
 
 fn declared_outcome(policy: &StagePolicy, attempt: Attempt, answer: &Answer, declared: Declared) -> Verdict {
@@ -234,15 +227,8 @@ fn suspect(policy: &StagePolicy, attempt: Attempt, status: u16) -> Verdict {
 fn pause(backoff: Backoff, n: u32, retry_after: Option<Duration>, random: u64) -> Duration {
     match retry_after {
         Some(wish) => wish.saturating_add(share(wish / 5, random)),
-        None => jittered(backoff, n, random),
+        None => backoff.jittered(n, random),
     }
-}
-
-/// `random / 2^64` of a span, to the microsecond.
-/// A random share of a span.
-pub(crate) fn share(span: Duration, random: u64) -> Duration {
-    let micros = span.as_micros().saturating_mul(u128::from(random)) >> 64;
-    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
 fn status_reason(word: &str, status: u16) -> String {

@@ -19,11 +19,37 @@ pub enum StageClass {
     SameTx,
 }
 
-/// Exponential back-off with full jitter: a random share of `first · 2^(n−1)`, at most `max`.
+/// Exponential back-off. Who spreads it takes a random share of each pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     pub first: Duration,
     pub max: Duration,
+}
+
+impl Backoff {
+    /// The pause after the `n`th failure in a row: `first · 2^(n−1)`, at most `max`; none after none.
+    pub fn pause(self, n: u32) -> Duration {
+        let Some(doublings) = n.checked_sub(1) else { return Duration::ZERO };
+        let factor = 1u32.checked_shl(doublings).unwrap_or(u32::MAX);
+        self.first.saturating_mul(factor).min(self.max)
+    }
+
+    /// Full jitter: a random share of the pause.
+    pub fn jittered(self, n: u32, random: u64) -> Duration {
+        share(self.pause(n), random)
+    }
+
+    /// Half of the pause for certain, the other half by chance: for who must not come back at once.
+    pub fn spread(self, n: u32, random: u64) -> Duration {
+        let half = self.pause(n) / 2;
+        half.saturating_add(share(half, random))
+    }
+}
+
+/// A random share of a span: `random / 2^64` of it, to the microsecond.
+pub(crate) fn share(span: Duration, random: u64) -> Duration {
+    let micros = span.as_micros().saturating_mul(u128::from(random)) >> 64;
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
 }
 
 /// The word that names the workflow's end where stages are named; no stage can have it as its name.
@@ -300,6 +326,18 @@ mod tests {
             by_others: false,
             request_bytes_max: 1 << 20,
         }
+    }
+
+    #[test]
+    fn a_pause_doubles_up_to_its_bound_and_is_spread_over_its_upper_half() {
+        let backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_secs(1) };
+        let pauses: Vec<u128> =
+            [0, 1, 2, 5, 10, 11, 33, u32::MAX].into_iter().map(|n| backoff.pause(n).as_millis()).collect();
+        assert_eq!(pauses, [0, 1, 2, 16, 512, 1000, 1000, 1000]);
+        let spread = |random| backoff.spread(11, random).as_millis();
+        assert_eq!((spread(0), spread(1 << 63), spread(u64::MAX)), (500, 750, 999));
+        let jittered = |random| backoff.jittered(11, random).as_millis();
+        assert_eq!((jittered(0), jittered(u64::MAX)), (0, 999));
     }
 
     #[test]

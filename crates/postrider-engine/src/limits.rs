@@ -1,6 +1,7 @@
 //! Every bound of the engine, in one place.
 
 use postrider_core::breaker::BreakerSettings;
+use postrider_core::stage::Backoff;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +33,7 @@ impl Default for Limits {
             batch_bytes_max: 1024 * 1024,
             breaker: BreakerSettings {
                 failures: 10,
-                pause_first: Duration::from_secs(1),
-                pause_max: Duration::from_secs(30),
+                pause: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) },
             },
             retry_first: Duration::from_millis(10),
             retry_max: Duration::from_secs(10),

@@ -1,7 +1,6 @@
-//! Pauses between tries: exponential, with full jitter, bounded.
+//! Pauses between tries: exponential, spread, bounded.
 
 use crate::limits::Limits;
-use postrider_core::judge::jittered;
 use postrider_core::stage::Backoff;
 use std::time::Duration;
 
@@ -21,8 +20,7 @@ impl Pause {
     /// left out so that a fault that answers at once is not asked in a tight loop.
     pub(crate) fn next(&mut self, random: u64) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        let ceiling = jittered(self.backoff, self.failures, u64::MAX);
-        ceiling / 2 + jittered(self.backoff, self.failures, random) / 2
+        self.backoff.spread(self.failures, random)
     }
 
     /// It worked again.
@@ -48,7 +46,7 @@ mod tests {
         };
         let mut pause = Pause::new(&limits);
         let spans: Vec<u128> = (0..6).map(|_| pause.next(0).as_millis()).collect();
-        assert_eq!(spans, [4, 9, 19, 39, 49, 49]);
+        assert_eq!(spans, [5, 10, 20, 40, 50, 50]);
         pause.reset();
         assert!(!pause.is_failing());
         assert_eq!(pause.next(u64::MAX).as_millis(), 9);

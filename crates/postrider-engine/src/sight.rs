@@ -6,12 +6,12 @@
 use postrider_core::error::Result;
 use postrider_core::ports::Primary;
 use postrider_core::snapshot::Snapshot;
+use postrider_core::stage::Backoff;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The first pause between two looks at a commit that is kept back; doubled up to [`LOOK_PAUSE_MAX`].
-const LOOK_PAUSE_FIRST: Duration = Duration::from_millis(2);
-const LOOK_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Between two looks at a commit that is kept back.
+const LOOK_PAUSE: Backoff = Backoff { first: Duration::from_millis(2), max: Duration::from_secs(1) };
 
 /// What others were seen to see last.
 #[derive(Debug)]
@@ -50,15 +50,12 @@ impl Sight {
 
     /// How long to wait before the next look, after looks that did not help. The first comes at once.
     pub(crate) fn pause(&self) -> Duration {
-        match self.looks {
-            0 => Duration::ZERO,
-            looks => LOOK_PAUSE_FIRST.saturating_mul(1 << looks.saturating_sub(1).min(10)).min(LOOK_PAUSE_MAX),
-        }
+        LOOK_PAUSE.pause(self.looks)
     }
 
     /// It takes longer than commits do when all is well.
     pub(crate) fn is_kept_waiting(&self) -> bool {
-        self.pause() == LOOK_PAUSE_MAX
+        self.pause() == LOOK_PAUSE.max
     }
 }
 

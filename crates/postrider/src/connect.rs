@@ -1,9 +1,9 @@
 //! Trying again what may work later, while the process is not running yet.
 
 use postrider_core::error::{Reaction, Result};
+use postrider_core::stage::Backoff;
 use postrider_engine::{Limits, Shutdown, Telemetry, World};
 use std::future::Future;
-use std::time::Duration;
 
 /// Who waits, and what he tells meanwhile.
 #[derive(Debug)]
@@ -26,7 +26,8 @@ impl Patience<'_> {
         what: &str,
         mut attempt: impl FnMut() -> F,
     ) -> Result<Option<T>> {
-        let mut pause = self.limits.retry_first;
+        let backoff = Backoff { first: self.limits.retry_first, max: self.limits.retry_max };
+        let mut failures = 0_u32;
         let mut told = None;
         loop {
             let outcome = tokio::select! {
@@ -52,20 +53,14 @@ impl Patience<'_> {
                 }
                 Err(error) => return Err(error),
             }
+            // Many processes do not come back at one moment.
+            failures = failures.saturating_add(1);
             tokio::select! {
                 biased;
                 () = self.shutdown.requested() => return Ok(None),
-                () = self.world.sleep(self.spread(pause)) => {}
+                () = self.world.sleep(backoff.spread(failures, self.world.random())) => {}
             }
-            pause = pause.saturating_mul(2).min(self.limits.retry_max);
         }
-    }
-
-    /// Between half of `pause` and all of it, so that many processes do not come back at one moment.
-    fn spread(&self, pause: Duration) -> Duration {
-        let half = pause / 2;
-        let half_us = u64::try_from(half.as_micros()).unwrap_or(u64::MAX);
-        half + Duration::from_micros(self.world.random() % half_us.max(1))
     }
 }
 
@@ -76,6 +71,7 @@ mod tests {
     use postrider_core::error::{Error, ErrorKind};
     use postrider_engine::SystemWorld;
     use std::cell::Cell;
+    use std::time::Duration;
 
     /// Tries something that fails with each of `kinds` in turn and then works; returns the outcome and the tries.
     async fn insist_on(kinds: &[ErrorKind], shutdown: &Shutdown) -> (Result<Option<()>>, usize) {

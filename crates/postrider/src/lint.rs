@@ -136,15 +136,14 @@ fn keys_kept_shorter_than_asked_for(stage: &Stage<'_>) -> Found {
 
 /// From the first attempt to the start of the last, as long as nobody puts one off.
 fn longest(policy: &StagePolicy) -> Duration {
-    let mut pause = policy.backoff.first;
-    let mut sum = Duration::ZERO;
+    let (mut sum, mut failures) = (Duration::ZERO, 1);
     let mut left = policy.attempt_limit.saturating_sub(1);
-    while left > 0 && pause < policy.backoff.max {
-        sum = sum.saturating_add(policy.timeout).saturating_add(pause);
-        pause = pause.saturating_mul(2).min(policy.backoff.max);
+    while left > 0 && policy.backoff.pause(failures) < policy.backoff.max {
+        sum = sum.saturating_add(policy.timeout).saturating_add(policy.backoff.pause(failures));
+        failures += 1;
         left -= 1;
     }
-    sum.saturating_add(policy.timeout.saturating_add(pause).saturating_mul(left))
+    sum.saturating_add(policy.timeout.saturating_add(policy.backoff.max).saturating_mul(left))
 }
 
 #[cfg(test)]

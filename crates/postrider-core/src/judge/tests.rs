@@ -261,10 +261,10 @@ fn back_off_doubles_to_its_ceiling_and_never_overflows() {
     let backoff = policy().backoff;
     let ceilings: Vec<u64> = [1, 2, 3, 6, 7, 32, 33, 64, u32::MAX]
         .iter()
-        .map(|n| jittered(backoff, *n, u64::MAX).as_secs_f64().round() as u64)
+        .map(|n| backoff.jittered(*n, u64::MAX).as_secs_f64().round() as u64)
         .collect();
     assert_eq!(ceilings, [1, 2, 4, 32, 60, 60, 60, 60, 60]);
-    assert_eq!(jittered(backoff, 9, 0), Duration::ZERO);
+    assert_eq!(backoff.jittered(9, 0), Duration::ZERO);
 }
 
 /// The judgement of a row that is still the claim's: its receiver said success and has not moved it on.

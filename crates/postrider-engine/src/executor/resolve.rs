@@ -4,7 +4,7 @@
 //! Never: takes "zero rows" for "lost" while the version that led there is not visible yet.
 
 use super::rows::{Doubt, Ending, Phase, Take};
-use super::state::{MISS_PAUSE_MAX, State};
+use super::state::{MISS_PAUSE, State};
 use super::unfenced::ending_word;
 use postrider_core::guard::is_left_by;
 use postrider_core::observe::Rank;
@@ -127,7 +127,7 @@ impl State {
     fn miss_again(&mut self, key: &WorkKey, misses: u32) {
         let Some(row) = self.rows.row_mut(key) else { return };
         row.misses = misses;
-        let soon = self.clock.now().after(MISS_PAUSE_MAX);
+        let soon = self.clock.now().after(MISS_PAUSE.max);
         match row.phase {
             Phase::Due(take) => self.miss(key, take, false),
             Phase::Timed(at, take) if at < soon => self.miss(key, take, false),

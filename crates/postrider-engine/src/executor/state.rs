@@ -19,16 +19,15 @@ use postrider_core::call::stage_call;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Claim, StageCall, Transition};
-use postrider_core::stage::{StagePolicy, Step};
+use postrider_core::stage::{Backoff, StagePolicy, Step};
 use postrider_core::time::Timestamp;
 use postrider_core::work::WorkKey;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause before a row that seemed due and could not be claimed is tried again; doubled up to [`MISS_PAUSE_MAX`].
-const MISS_PAUSE_FIRST: Duration = Duration::from_millis(1);
-pub(super) const MISS_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Before a row that seemed due and could not be claimed is tried again.
+pub(super) const MISS_PAUSE: Backoff = Backoff { first: Duration::from_millis(1), max: Duration::from_secs(1) };
 
 /// So often a row whose commit nobody sees yet is tried again without a pause. As a rule it is a matter of microseconds, while the
 /// writing session's process waits for a processor; a try and the read after it take longer than that.
@@ -220,9 +219,8 @@ impl State {
 
     /// When to try again what could not be done, after so many misses.
     pub(super) fn next_try(&self, misses: &mut u32) -> Timestamp {
-        let pause = MISS_PAUSE_FIRST.saturating_mul(1 << (*misses).min(10)).min(MISS_PAUSE_MAX);
         *misses = misses.saturating_add(1);
-        self.clock.now().after(pause)
+        self.clock.now().after(MISS_PAUSE.pause(*misses))
     }
 
     /// How many rows the next statement may name.
