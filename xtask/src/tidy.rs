@@ -1,6 +1,7 @@
 //! The rules of the house that no compiler holds. Each takes text and gives findings, so that each is proved on a sample that breaks it.
 
 pub mod arrows;
+pub mod conflicts;
 pub mod headers;
 pub mod links;
 pub mod names;
@@ -116,6 +117,7 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in sources {
         findings.extend(arrows::check(source));
+        findings.extend(conflicts::check(source));
         findings.extend(headers::check(source));
         findings.extend(links::check(source, &exists));
         findings.extend(names::check(source));
