@@ -32,7 +32,9 @@ pub use check::{Finding, OpenStep, Severity, Subject, check, foreign_states, ope
 pub use client::connect_client;
 pub use columns::{Without, WorkColumn, refused_columns, work_columns};
 pub use objects::{Failover, SourceObjects};
-pub use operator::{Access, Deed, Expired, Note, Operator, RowFilter, TimelineEntry, TriedOnce, WorkRow};
+pub use operator::{
+    Access, Deed, Expired, FoundRows, Note, Operator, RowFilter, TimelineEntry, TriedOnce, UnreadableRows, WorkRow,
+};
 pub use options::ConnectOptions;
 pub use primary::{HEARTBEAT_PREFIX, PgPrimary};
 pub use replication::slot::{CreatedSlot, create_slot, drop_slot};

@@ -1,5 +1,6 @@
 //! Looking rows up: by key, or by what they have in common, a page at a time in the order of the keys.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use postrider_core::error::{Error, ErrorKind, Result};
@@ -24,12 +25,44 @@ pub struct RowFilter {
     pub older_than: Option<Duration>,
 }
 
-/// Some rows in the order of their keys.
-struct Page {
+/// Rows in the order of their keys.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FoundRows {
     /// Those that can be read.
-    rows: Vec<WorkRow>,
+    pub rows: Vec<WorkRow>,
+    pub unreadable: UnreadableRows,
+}
+
+/// Rows that hold what cannot be read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnreadableRows {
+    pub count: usize,
+    /// Where they hold it.
+    pub columns: BTreeSet<String>,
+}
+
+struct Page {
+    found: FoundRows,
     /// The key of the last of all; `None` where there was none.
     last: Option<WorkKey>,
+}
+
+impl UnreadableRows {
+    pub fn add(&mut self, more: UnreadableRows) {
+        self.count += more.count;
+        self.columns.extend(more.columns);
+    }
+
+    /// What is wrong with them, as a sentence; `None` where there are none.
+    pub fn sentence(&self) -> Option<String> {
+        let columns: Vec<&str> = self.columns.iter().map(String::as_str).collect();
+        let rows = match self.count {
+            0 => return None,
+            1 => "1 row holds".to_owned(),
+            count => format!("{count} rows hold"),
+        };
+        Some(format!("{rows} what cannot be read (in {}): correct the values by hand.", columns.join(", ")))
+    }
 }
 
 impl RowFilter {
@@ -47,7 +80,7 @@ impl Operator {
     /// The row with this key.
     ///
     /// # Errors
-    /// `Table` for a key of another number of parts than the table's, and what the server says.
+    /// `Table` for a key of another number of parts than the table's, and for a row that cannot be read; and what the server says.
     pub async fn row(&self, key: &WorkKey) -> Result<Option<WorkRow>> {
         let layout = &self.layout;
         let text = format!(
@@ -58,22 +91,29 @@ impl Operator {
             keys = layout.key_matches(),
         );
         let parameters = key_parameters(layout.key.len(), std::iter::once(key))?;
-        Ok(self.read(&text, &parameters).await?.rows.pop())
+        let FoundRows { mut rows, unreadable } = self.read(&text, &parameters).await?.found;
+        match unreadable.sentence() {
+            Some(sentence) => Err(Error::new(ErrorKind::Table, "the work row cannot be read").with_detail(sentence)),
+            None => Ok(rows.pop()),
+        }
     }
 
-    /// At most `limit` rows that the filter holds for, in the order of their keys, those behind `after`.
+    /// At most `limit` rows that the filter holds for, in the order of their keys, those behind `after`; and how many of those that
+    /// stand before the last of them cannot be read. None: there are no more.
     ///
     /// # Errors
     /// What the server says.
-    pub async fn find(&self, filter: &RowFilter, after: Option<&WorkKey>, limit: u32) -> Result<Vec<WorkRow>> {
+    pub async fn find(&self, filter: &RowFilter, after: Option<&WorkKey>, limit: u32) -> Result<FoundRows> {
         let mut page = self.page(filter, after, limit).await?;
         // Rows that cannot be read are left out, and may be all that a page has: others can stand behind it.
-        while page.rows.is_empty()
+        while page.found.rows.is_empty()
             && let Some(last) = page.last
         {
+            let unreadable = page.found.unreadable;
             page = self.page(filter, Some(&last), limit).await?;
+            page.found.unreadable.add(unreadable);
         }
-        Ok(page.rows)
+        Ok(page.found)
     }
 
     async fn page(&self, filter: &RowFilter, after: Option<&WorkKey>, limit: u32) -> Result<Page> {
@@ -151,9 +191,10 @@ impl Operator {
             })
         };
         let found = rows.iter().filter_map(|row| left_out.sort(read(row))).collect();
-        left_out.report();
+        let columns = left_out.columns.into_iter().map(str::to_owned).collect();
+        let unreadable = UnreadableRows { count: left_out.row_count, columns };
         let last = rows.last().map(|row| layout.read_key(&mut Cells::new(row, 0)));
         let last = last.transpose().map_err(|_| Error::new(ErrorKind::Internal, "a row without a key was read"))?;
-        Ok(Page { rows: found, last })
+        Ok(Page { found: FoundRows { rows: found, unreadable }, last })
     }
 }

@@ -20,8 +20,8 @@ pub(crate) struct Unreadable<'a>(&'a Column);
 /// What could not be read of the rows of one call.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOut<'a> {
-    row_count: usize,
-    columns: BTreeSet<&'a str>,
+    pub(crate) row_count: usize,
+    pub(crate) columns: BTreeSet<&'a str>,
 }
 
 impl<'a> Cells<'a> {

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::database::{Database, canonical_mapping};
 use crate::work_table::{ONE, ask, claim_one, key, open, with_rows};
+use postrider_core::error::ErrorKind;
 use postrider_core::ports::WorkTable;
-use postrider_postgres::{Access, Operator, RowFilter};
+use postrider_postgres::{Access, Operator, RowFilter, UnreadableRows};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// What was logged.
@@ -125,13 +126,19 @@ async fn an_order_for_many_rows_goes_on_behind_a_page_that_cannot_be_read() {
     let database = with_lax_rows(20).await;
     database.run("UPDATE pending_work SET fence = NULL WHERE (group_id, quote_id) < ('g5', '')").await;
     let operator = Operator::open(&database.options(), &canonical_mapping(), true, Access::Look).await.unwrap();
-    let (mut found, mut after) = (Vec::new(), None);
+    let (mut found, mut unreadable, mut after) = (Vec::new(), UnreadableRows::default(), None);
     loop {
         let page = operator.find(&RowFilter::default(), after.as_ref(), 3).await.unwrap();
-        let Some(last) = page.last() else { break };
+        unreadable.add(page.unreadable);
+        let Some(last) = page.rows.last() else { break };
         after = Some(last.version.key.clone());
-        found.extend(page.into_iter().map(|row| row.version.key));
+        found.extend(page.rows.into_iter().map(|row| row.version.key));
     }
     assert_eq!(found.len().to_string(), database.text("SELECT count(fence)::text FROM pending_work").await);
+    assert_eq!(unreadable.count, 20 - found.len());
+    assert_eq!(unreadable.columns.iter().collect::<Vec<_>>(), ["\"fence\""]);
+    let error = operator.row(&key(0)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Table);
+    assert!(error.report().contains("1 row holds what cannot be read (in \"fence\")"), "{}", error.report());
     assert!(found.len() > 3 && found.is_sorted());
 }

@@ -151,7 +151,7 @@ async fn people_look_and_order_in_our_words_and_the_table_has_its_own() {
     database.run("UPDATE jobs SET status = 'FAILED', tries = 5, fence = 7 WHERE id = 9").await;
     let operator = Operator::open(&database.options(), &bare_mapping(), true, Access::Order).await.unwrap();
     let parked = RowFilter { state: Some(StageState::NonResumable), ..RowFilter::default() };
-    let rows = operator.find(&parked, None, 10).await.unwrap();
+    let rows = operator.find(&parked, None, 10).await.unwrap().rows;
     assert_eq!(rows.len(), 1);
     let ordered = Order::Resume { accept_changed_payload: false }.judge(&rows[0].version).unwrap();
     let note = Note { verb: "resume".into(), who: "ada".into(), why: "mended".into(), evidence: None };
@@ -163,7 +163,7 @@ async fn people_look_and_order_in_our_words_and_the_table_has_its_own() {
         database.text("SELECT concat_ws(' ', state_before, state_after) FROM postrider.operator_actions").await,
         "FAILED NEW"
     );
-    let open = operator.find(&RowFilter::default(), None, 10).await.unwrap();
+    let open = operator.find(&RowFilter::default(), None, 10).await.unwrap().rows;
     assert_eq!(open.len(), 3);
 }
 

@@ -192,14 +192,14 @@ async fn rows_are_found_by_what_they_have_in_common_in_pages() {
     let mut found = Vec::new();
     let mut after = None;
     loop {
-        let page = operator.find(&RowFilter::default(), after.as_ref(), 6).await.unwrap();
+        let page = operator.find(&RowFilter::default(), after.as_ref(), 6).await.unwrap().rows;
         let Some(last) = page.last() else { break };
         after = Some(last.version.key.clone());
         found.extend(page.into_iter().map(|row| row.version.key));
     }
     assert_eq!(found.len(), 19);
     assert!(found.is_sorted());
-    let count = async |filter: RowFilter| operator.find(&filter, None, 100).await.unwrap().len();
+    let count = async |filter: RowFilter| operator.find(&filter, None, 100).await.unwrap().rows.len();
     let parked = RowFilter { state: Some(StageState::NonResumable), ..RowFilter::default() };
     assert_eq!(count(parked.clone()).await, 10);
     assert_eq!(count(RowFilter { reason_like: Some("PERMANENT%".to_owned()), ..parked.clone() }).await, 5);
@@ -246,7 +246,7 @@ async fn each_way_in_asks_for_what_it_uses_and_for_nothing_more() {
         database.run(&cure).await;
         let operator = open().await.unwrap();
         match access {
-            Access::Look => assert_eq!(operator.find(&RowFilter::default(), None, 9).await.unwrap().len(), 1),
+            Access::Look => assert_eq!(operator.find(&RowFilter::default(), None, 9).await.unwrap().rows.len(), 1),
             Access::LookBack => assert_eq!(operator.timeline(&key(0)).await.unwrap(), []),
             Access::LookAtPauses => assert_eq!(operator.paused().await.unwrap(), []),
             Access::Pause => {

@@ -100,6 +100,18 @@ fn many_rows_are_resumed_by_what_they_have_in_common_after_a_dry_run() {
     let rows = scene.json(&["ls", "--state", "PENDING", "-n", "2", "--after", "g", "q10"]);
     assert_eq!(rows["rows"][0]["key"], serde_json::json!(["g", "q100"]));
     assert_eq!((&rows["rows"][0]["attempts"], &rows["rows"][0]["fence"]), (&0.into(), &1.into()));
+    // More than a page of rows that somebody spoilt, and one behind them.
+    scene.text("ALTER TABLE public.pending_work ALTER fence DROP NOT NULL");
+    scene.text(
+        "INSERT INTO public.pending_work (group_id, quote_id, stage, stage_state, fence, last_error, payload)
+           SELECT CASE WHEN n <= 600 THEN 'h' ELSE 'i' END, 'q' || n, 'PRICING', 'NON_RESUMABLE', CASE WHEN n > 600 THEN 0 END, 'SPOILT', '{}'
+           FROM generate_series(1, 601) AS n",
+    );
+    let spoilt = scene.work(&["resume", "--reason-like", "SPOILT", "--why", "mended"]);
+    let told = "not resume: 600 rows hold what cannot be read (in \"fence\"): correct the values by hand.\n";
+    assert!(spoilt.stdout.contains(": 1 row done\n") && spoilt.stdout.ends_with(told), "{}", spoilt.stdout);
+    assert_eq!(spoilt.code, Some(8));
+    assert_eq!(scene.json(&["ls", "--reason-like", "SPOILT"])["unreadable"], 600);
     let nothing = scene.work(&["resume", "--why", "all of it"]);
     assert_eq!(nothing.code, Some(2));
     assert!(nothing.stderr.contains("neither a key nor a filter"), "{}", nothing.stderr);

@@ -8,7 +8,7 @@ use crate::{exit, output};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::order::{Move, Order, Ordered, Unfit};
 use postrider_core::work::WorkKey;
-use postrider_postgres::{Access, Note, Operator, RowFilter, WorkRow};
+use postrider_postgres::{Access, FoundRows, Note, Operator, RowFilter, UnreadableRows, WorkRow};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,6 +64,8 @@ struct Tally {
     done: Vec<(WorkKey, i64)>,
     /// Rows that it did not fit, by why.
     refused: BTreeMap<&'static str, Vec<WorkKey>>,
+    /// Rows of which nobody can tell whether it fits them.
+    unreadable: UnreadableRows,
 }
 
 impl Rows {
@@ -107,7 +109,8 @@ pub(super) fn give(
         }
     })?;
     tally.show(place.json, &order, dry_run);
-    Ok(if tally.refused.is_empty() { exit::OK } else { ErrorKind::OrderRefused.exit_code() })
+    let whole = tally.refused.is_empty() && tally.unreadable.count == 0;
+    Ok(if whole { exit::OK } else { ErrorKind::OrderRefused.exit_code() })
 }
 
 /// What is written into rows, and how the order goes on record for them.
@@ -150,10 +153,11 @@ impl Giving<'_> {
     async fn to_all(&self, filter: &RowFilter) -> Result<Tally> {
         let (mut tally, mut after) = (Tally::default(), None);
         loop {
-            let page = self.operator.find(filter, after.as_ref(), PAGE_ROWS).await?;
-            let Some(last) = page.last() else { return Ok(tally) };
+            let FoundRows { rows, unreadable } = self.operator.find(filter, after.as_ref(), PAGE_ROWS).await?;
+            tally.unreadable.add(unreadable);
+            let Some(last) = rows.last() else { return Ok(tally) };
             after = Some(last.version.key.clone());
-            self.batch(page, &mut tally).await?;
+            self.batch(rows, &mut tally).await?;
         }
     }
 
@@ -225,7 +229,9 @@ impl Tally {
                 .iter()
                 .map(|(why, keys)| json!({ "why": why, "keys": keys.iter().map(parts).collect::<Vec<_>>() }))
                 .collect();
-            let mut told = json!({ "verb": verb, "dry_run": dry_run, "done": done, "refused": refused });
+            let mut told = json!({
+                "verb": verb, "dry_run": dry_run, "done": done, "refused": refused, "unreadable": self.unreadable.count,
+            });
             if let Order::Migrate(Move { to, renamed, .. }) = order {
                 let renamed = renamed.iter().map(|(old, new)| (old.to_string(), new.to_string()));
                 told["to"] = json!(to.as_str());
@@ -239,6 +245,9 @@ impl Tally {
         for (why, keys) in &self.refused {
             let first: Vec<String> = keys.iter().take(3).map(key_text).collect();
             output::data(&format!("not {verb}: {}, {why}, among them {}", count(keys.len()), first.join("; ")));
+        }
+        if let Some(sentence) = self.unreadable.sentence() {
+            output::data(&format!("not {verb}: {sentence}"));
         }
     }
 }

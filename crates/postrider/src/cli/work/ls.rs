@@ -6,7 +6,7 @@ use crate::config::Span;
 use crate::{exit, output};
 use postrider_core::error::Result;
 use postrider_core::work::{DefinitionName, StageState};
-use postrider_postgres::{Access, RowFilter};
+use postrider_postgres::{Access, FoundRows, RowFilter};
 use serde_json::{Value, json};
 
 /// List work rows in the order of their keys: open ones, or those in a state
@@ -65,15 +65,19 @@ impl Ls {
         let (work, options) = self.place.read()?;
         let filter = self.filter.meant(&work)?;
         let after = if self.after.is_empty() { None } else { Some(key_of(&work, &self.after)?) };
-        let rows = block_on(async {
+        let FoundRows { rows, unreadable } = block_on(async {
             open(&work, &options, Access::Look).await?.find(&filter, after.as_ref(), self.limit).await
         })?;
         if self.place.json {
-            output::json(&json!({ "rows": rows.iter().map(row_json).collect::<Vec<Value>>() }));
+            let rows: Vec<Value> = rows.iter().map(row_json).collect();
+            output::json(&json!({ "rows": rows, "unreadable": unreadable.count }));
         } else {
             rows.iter().for_each(|row| output::data(&row_text(row)));
             if rows.len() == usize::try_from(self.limit).unwrap_or(usize::MAX) {
                 output::talk("There may be more: go on with --after and the last key.");
+            }
+            if let Some(sentence) = unreadable.sentence() {
+                output::talk(&format!("Left out: {sentence}"));
             }
         }
         Ok(exit::OK)
