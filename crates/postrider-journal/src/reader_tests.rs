@@ -388,3 +388,39 @@ fn what_the_examiner_cannot_use_is_a_fault_with_its_place() {
     assert_eq!(fault.what, "it means nothing");
     assert_eq!(fault.kind, FaultKind::Damaged { after: whole(10), until: None });
 }
+
+/// The slot alone would tell, and not what it is.
+#[test]
+fn a_newest_segment_that_is_missing_is_told_as_such_and_nothing_is_changed() {
+    let disk = written(33, &SMALL);
+    let before = disk.files();
+    let segments: Vec<_> = before.keys().filter(|name| name.ends_with(".segment")).cloned().collect();
+    let (newest, older) = segments.split_last().unwrap();
+    assert!(older.len() > 1);
+    Disk::remove(&disk, newest).unwrap();
+    let left = disk.files();
+    let error = refusal(open_on(Arc::new(disk.clone()), &identity(), &SMALL));
+    assert_eq!(error.kind(), ErrorKind::JournalCorrupt);
+    let (number, last) = (segments.len(), older.len());
+    let told = format!("segment {number} was durable, and the newest here is segment {last}");
+    assert!(error.report().contains(&told) && error.report().contains("remove the file synced"), "{}", error.report());
+    assert_eq!(disk.files(), left);
+    let (_, found) = faults(&disk);
+    assert_eq!(found.iter().map(|fault| fault.what.as_str()).collect::<Vec<_>>(), [told.as_str()]);
+    assert!(matches!(found[0].kind, FaultKind::Damaged { after, until: None } if after > whole(100)));
+
+    // Put back, all is well; and whoever takes the note away goes on behind what is there.
+    disk.put(newest, before[newest].clone());
+    assert_eq!(faults(&disk).1, []);
+    assert_eq!(open_on(Arc::new(disk.kill()), &identity(), &SMALL).unwrap().journal.appended(), Lsn(335));
+    Disk::remove(&disk, newest).unwrap();
+    Disk::remove(&disk, "synced").unwrap();
+    let end = open_on(Arc::new(disk.kill()), &identity(), &SMALL).unwrap().journal.appended();
+    assert!(end > Lsn(100) && end < Lsn(335), "{end}");
+    for name in older {
+        Disk::remove(&disk, name).unwrap();
+    }
+    disk.put("synced", before["synced"].clone());
+    let error = refusal(open_on(Arc::new(disk.clone()), &identity(), &SMALL));
+    assert!(error.report().contains("and there is none"), "{}", error.report());
+}

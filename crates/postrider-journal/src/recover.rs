@@ -6,7 +6,8 @@
 //! transaction or mark before it, and what follows goes. A segment between that is missing, a proven segment with
 //! a bad head, or one of another identity is an error; a bad frame in an older segment is one when it is read.
 //!
-//! How far the last fsync came stands beside the segments ([`crate::synced`]): a bad frame before that place is an error, too. Behind
+//! How far the last fsync came stands beside the segments ([`crate::synced`]): a bad frame before that place is an error, too, and so is a newest
+//! segment that is missing. Behind
 //! it whole frames decide nothing: since the last fsync pages reach the disk in any order, so that a crash of the machine may
 //! leave a hole and what was written after it (`a_crash_may_leave_a_hole_with_whole_frames_behind_it`). What that file says may be older
 //! than the last fsync, and of a copy it says nothing: then a frame that was durable and changed later is cut like one
@@ -69,6 +70,9 @@ pub(crate) fn recover(disk: &dyn Disk, heir: Heir<'_>) -> Result<Option<Recovere
     }
     // Before anything is cut: what belongs to somebody else stays as it is.
     walk.check_heir(heir)?;
+    if let Some(what) = synced::missing(synced, proven.last().map_or(0, |name| name.number)) {
+        return Err(synced::shortened(disk, &what));
+    }
     if let Some(last) = proven.last() {
         walk.secure_last(*last)?;
     }

@@ -15,7 +15,7 @@ use std::io;
 use std::sync::Arc;
 
 const MAGIC: Magic = *b"PSTRSYN1";
-const FILE: &str = "synced";
+pub(crate) const FILE: &str = "synced";
 
 /// The file, open for as long as the journal is.
 #[derive(Debug)]
@@ -63,6 +63,24 @@ impl SyncedTo {
         let number = file.number().map_err(|error| failure::disk("cannot read the journal", error))?;
         Ok(self.file == number)
     }
+}
+
+/// The newest segment that was durable is not among those up to `newest`: why not, as a clause.
+pub(crate) fn missing(synced: Option<SyncedTo>, newest: u64) -> Option<String> {
+    let SyncedTo { segment, .. } = synced?;
+    (segment > newest).then(|| {
+        let held =
+            if newest == 0 { "there is none".to_owned() } else { format!("the newest here is segment {newest}") };
+        format!("segment {segment} was durable, and {held}")
+    })
+}
+
+/// The error of a journal whose newest segment is missing.
+pub(crate) fn shortened(disk: &dyn Disk, what: &str) -> Error {
+    failure::corrupt(disk, FILE, 0, what).with_hint(format!(
+        "Put the missing file back. Where that cannot be, or where this is a copy that was taken without it, remove the file {FILE}: the next start goes on \
+         behind what is there, and the server sends the rest again if it still has it; if it does not, the start says so."
+    ))
 }
 
 /// The error of what is no longer as it was when it was durable.

@@ -7,7 +7,7 @@ use crate::frames::{Damage, Next, OpenFailure, OpenedSegment, Place, open_either
 use crate::positions::Positions;
 use crate::reader::{names, no_journal};
 use crate::segment::SegmentName;
-use crate::synced::SyncedTo;
+use crate::synced::{self, SyncedTo};
 use postrider_core::error::{ErrorKind, Result};
 use postrider_core::ports::{SchemaBlock, SourceIdentity};
 use postrider_core::position::{Lsn, Position};
@@ -78,9 +78,22 @@ pub fn verify_on(disk: &dyn Disk, examiner: &mut dyn Examiner) -> Result<Verifie
     let (proven, provisional) = names(disk)?;
     let tail = proven.last().ok_or_else(|| no_journal(disk))?.number;
     let names: Vec<_> = proven.into_iter().chain(provisional.into_iter().filter(|name| name.number > tail)).collect();
-    let mut walk = Walk { disk, examiner, synced, tail, last: None, identity: None, verified: Verified::default() };
+    let mut walk = Walk {
+        disk,
+        examiner,
+        synced,
+        tail,
+        last: None,
+        end: Position::START,
+        identity: None,
+        verified: Verified::default(),
+    };
     for (name, next) in names.iter().zip(names.iter().skip(1).map(Some).chain([None])) {
         walk.segment(*name, next.copied())?;
+    }
+    if let Some(what) = synced::missing(synced, tail) {
+        let kind = FaultKind::Damaged { after: walk.end, until: None };
+        walk.examiner.found(Fault { file: synced::FILE.to_owned(), offset: 0, what, kind });
     }
     match Positions::open(disk) {
         Err(error) if error.kind() == ErrorKind::JournalCorrupt => walk.examiner.found(Fault {
@@ -103,6 +116,8 @@ struct Walk<'a> {
     tail: u64,
     /// The segment before, and where it ends if it is good to its end.
     last: Option<(SegmentName, Option<Place>)>,
+    /// The last position that can be read.
+    end: Position,
     identity: Option<SourceIdentity>,
     verified: Verified,
 }
@@ -199,6 +214,7 @@ impl Walk<'_> {
                 after = Position::whole(name.generation, frames.order().commit).max(after);
             }
         };
+        self.end = after;
         let was_durable = match self.synced {
             Some(synced) => synced.is_behind(name.number, frames.file().as_ref(), complete)?,
             None => false,

@@ -216,7 +216,10 @@ fn ahead(name: &str, confirmed: Lsn, durable_end: Lsn, anew: bool) -> Error {
             "nothing was ever sent from it, so that it was dropped and made again",
         )
     } else {
-        ("the replication slot is ahead of our journal", "somebody else read from the slot or moved it")
+        (
+            "the replication slot is ahead of our journal",
+            "somebody else read from the slot or moved it, or the end of the journal was lost",
+        )
     };
     let detail =
         format!("The slot \"{name}\" is confirmed up to {confirmed}, our journal ends at {durable_end}: {why}.");

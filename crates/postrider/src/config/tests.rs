@@ -720,6 +720,7 @@ fn a_file_of_two_sinks_is_recognised_however_it_is_spelled() {
     std::fs::write(dir.path().join("there"), "").unwrap();
     std::os::unix::fs::symlink(dir.path().join("there"), dir.path().join("link")).unwrap();
     std::os::unix::fs::symlink(dir.path(), dir.path().join("d/up")).unwrap();
+    std::fs::hard_link(dir.path().join("there"), dir.path().join("second_name")).unwrap();
     let mentioned = |first: &str, second: &str| {
         let sink =
             |name: &str, path: &str| format!("[[sink]]\nname = \"{name}\"\nkind = \"ndjson\"\npath = \"{path}\"\n");
@@ -727,7 +728,15 @@ fn a_file_of_two_sinks_is_recognised_however_it_is_spelled() {
         read(&text).err().map(|problems| problems[0].message.clone())
     };
     let twice = Some("`sink.path` names the file of another sink: two writers would mix their lines".to_owned());
-    for (first, second) in [("there", "./there"), ("there", "d/../there"), ("link", "there"), ("new", "d/up/new")] {
+    let same = [
+        ("there", "./there"),
+        ("there", "d/../there"),
+        ("link", "there"),
+        ("new", "d/up/new"),
+        ("there", "second_name"),
+        ("d/up/second_name", "link"),
+    ];
+    for (first, second) in same {
         assert_eq!(mentioned(&at(first), &at(second)), twice, "{first} and {second}");
     }
     assert_eq!(mentioned("no_such_folder/new", "./no_such_folder//new"), twice);

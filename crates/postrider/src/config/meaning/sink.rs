@@ -6,6 +6,8 @@ use crate::config::place::{At, Place};
 use crate::config::typed;
 use postrider_delivery::Endpoint;
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{self, Path, PathBuf};
 use std::time::Duration;
 
@@ -45,6 +47,24 @@ const KINDS: [&str; 2] = ["http", "ndjson"];
 const LATER_KINDS: [&str; 9] =
     ["kafka", "opensearch", "elasticsearch", "clickhouse", "postgres", "webhook", "search", "analytics", "files"];
 
+/// What makes two paths one file.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum FileIdentity {
+    /// As the file system knows it: a file can have several names.
+    Held { device: u64, inode: u64 },
+    /// It is not there yet.
+    Named(PathBuf),
+}
+
+impl FileIdentity {
+    fn of(path: &str) -> FileIdentity {
+        match fs::metadata(path) {
+            Ok(seen) if path != "-" => FileIdentity::Held { device: seen.dev(), inode: seen.ino() },
+            _ => FileIdentity::Named(spelled_out(path)),
+        }
+    }
+}
+
 impl Reader<'_> {
     pub(super) fn sinks(&mut self, sinks: Option<At<Vec<At<typed::Sink>>>>, outboxes: usize) -> Vec<Sink> {
         let typed = sinks.map(|sinks| sinks.value).unwrap_or_default();
@@ -56,7 +76,7 @@ impl Reader<'_> {
             );
         }
         let mut names = BTreeSet::new();
-        let mut paths = BTreeSet::new();
+        let mut files = BTreeSet::new();
         let mut meant = Vec::new();
         for At { value, place } in typed {
             if let Some(name) = &value.name
@@ -65,7 +85,7 @@ impl Reader<'_> {
                 self.problems.report(name.place, "`sink.name` stands here twice: each sink has a position of its own");
             }
             if let Some(path) = &value.path
-                && !paths.insert(spelled_out(&path.value))
+                && !files.insert(FileIdentity::of(&path.value))
             {
                 self.problems.report_with_hint(
                     path.place,
