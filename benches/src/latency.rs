@@ -228,8 +228,8 @@ async fn take_turns(
     let mut turns: HashMap<Side, Vec<Turn>> = HashMap::new();
     for run in 1..=options.runs {
         let sides: Vec<Side> = match case.load {
-            Load::Rate(_) => order(SIDES, run).into(),
-            Load::Share(_) => order(LOADED_SIDES, run).into(),
+            Load::Rate(_) => order(SIDES, run),
+            Load::Share(_) => order(LOADED_SIDES, run),
         };
         for side in sides.into_iter().filter(|side| wanted(*side)) {
             let turn = take_turn(server, endpoint, side, &commits).await?;

@@ -14,6 +14,7 @@ mod endpoint;
 mod figure;
 mod machine;
 mod measure;
+mod peers;
 mod process;
 mod product;
 mod recvlogical;

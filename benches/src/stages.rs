@@ -7,13 +7,14 @@ use serde_json::Map;
 use xtask::error::{Context, Result};
 
 use crate::figure::{Better, Figure, Goal, Report};
+use crate::peers::{Peer, Peers, Wanted};
 use crate::server::Server;
 use crate::turn::order;
 use crate::work::turn::{POSTGRES, SETTINGS, Side, Turn, install, take};
-use crate::work::{Load, Role};
+use crate::work::{Load, Role, peer};
 use crate::{Bench, no_such_case};
 
-/// Measure how fast due rows go through their stages, for Postrider and for a tuned poller, turn by turn.
+/// Measure how fast due rows go through their stages, for Postrider, for a tuned poller and for job queues of others, turn by turn.
 #[derive(Debug, clap::Parser)]
 #[command(name = "stages")]
 pub struct Stages {
@@ -40,6 +41,8 @@ struct Options {
     /// Only the case of this name.
     #[arg(long)]
     case: Option<String>,
+    #[command(flatten)]
+    peers: Wanted,
 }
 
 /// One kind of work.
@@ -53,7 +56,7 @@ struct Case {
     loud_goals: Goals,
 }
 
-/// The least ratios to the poller.
+/// The least ratios to one of the other sides.
 #[derive(Clone, Copy)]
 struct Goals {
     rate: Option<f64>,
@@ -104,7 +107,7 @@ const CASES: [Case; 4] = [
 
 const HOT_PER_CENT: f64 = 95.0;
 
-const SIDES: [Side; 3] = [Side::Quiet, Side::Loud, Side::Poller];
+const OWN_SIDES: [Side; 3] = [Side::Quiet, Side::Loud, Side::Poller];
 
 /// All turns of one case.
 type Turns = HashMap<Side, Vec<Turn>>;
@@ -132,32 +135,63 @@ async fn compare(options: &Options) -> Result<()> {
     }
     let server = Server::start_version(Some(POSTGRES), &SETTINGS).await?;
     install(&server).await?;
+    let peers = options.peers.install()?;
+    for one in &peers.installed {
+        peer::set_up(&server, *one)?;
+    }
     let version = server.cluster.installation().version();
     let settings = format!(
-        "{}; {} rows; ours: {} calls of a stage at once; poller: 4 loops, batches of 200",
+        "{}; {} rows; ours: {} calls of a stage at once; poller: 4 loops, batches of 200; {}",
         Server::describe(version, &SETTINGS),
         options.rows,
-        options.concurrency
+        options.concurrency,
+        peers.say()
     );
     let report = Report::begin("stages", options.json, settings);
     let mut figures = Vec::new();
     for case in cases {
-        let turns = take_turns(&server, case, options).await?;
-        figures.extend(figures_of(case.name, case.goals, Side::Quiet, &turns));
+        let turns = take_turns(&server, case, &peers, options).await?;
+        let quiet = Pair { case: case.name, ours: Side::Quiet, other: Side::Poller };
+        figures.extend(figures_of(&quiet, case.goals, &turns));
+        for one in case.peers(&peers) {
+            let quiet = Pair { other: Side::Peer(one), ..quiet };
+            figures.extend(figures_of(&quiet, goals_beside(one), &turns));
+        }
         if let Some(name) = case.loud_name {
-            figures.extend(figures_of(name, case.loud_goals, Side::Loud, &turns));
+            let loud = Pair { case: name, ours: Side::Loud, other: Side::Poller };
+            figures.extend(figures_of(&loud, case.loud_goals, &turns));
         }
     }
     report.finish(&figures);
     Ok(())
 }
 
-async fn take_turns(server: &Server, case: &Case, options: &Options) -> Result<Turns> {
+impl Case {
+    /// A queue of others keeps no history of ours.
+    fn peers(&self, peers: &Peers) -> Vec<Peer> {
+        if self.history { Vec::new() } else { peers.installed.clone() }
+    }
+
+    fn sides(&self, peers: &Peers) -> Vec<Side> {
+        let own = OWN_SIDES.into_iter().filter(|side| *side != Side::Loud || self.loud_name.is_some());
+        own.chain(self.peers(peers).into_iter().map(Side::Peer)).collect()
+    }
+}
+
+/// The rate alone has a goal beside a queue of others.
+fn goals_beside(peer: Peer) -> Goals {
+    let rate = match peer {
+        Peer::GraphileWorker => 3.5,
+    };
+    Goals { rate: Some(rate), ..NO_GOALS }
+}
+
+async fn take_turns(server: &Server, case: &Case, peers: &Peers, options: &Options) -> Result<Turns> {
     let Options { rows, concurrency, .. } = *options;
     let load = Load { rows, stages: case.stages, history: case.history, concurrency, call_ms: 0 };
     let mut turns = Turns::new();
     for run in 1..=options.runs {
-        for side in order(SIDES, run).into_iter().filter(|side| *side != Side::Loud || case.loud_name.is_some()) {
+        for side in order(case.sides(peers), run) {
             let turn = take(server, side, load).await?;
             eprintln!("run {run}     {:<18} {:<22} {}", case.name, side.name(), turn.say());
             turns.entry(side).or_default().push(turn);
@@ -166,7 +200,15 @@ async fn take_turns(server: &Server, case: &Case, options: &Options) -> Result<T
     Ok(turns)
 }
 
-fn figures_of(case: &str, goals: Goals, ours: Side, turns: &Turns) -> Vec<Figure> {
+/// Two sides of one case.
+struct Pair {
+    case: &'static str,
+    ours: Side,
+    other: Side,
+}
+
+/// Figures that one of the sides has not are left out.
+fn figures_of(pair: &Pair, goals: Goals, turns: &Turns) -> Vec<Figure> {
     let of = |side: Side, value: Measured| -> Vec<f64> {
         turns.get(&side).map(|turns| turns.iter().map(value).collect()).unwrap_or_default()
     };
@@ -179,14 +221,51 @@ fn figures_of(case: &str, goals: Goals, ours: Side, turns: &Turns) -> Vec<Figure
         ("hot share", Better::More, |turn| turn.hot_share, goals.hot.map(Goal::AtLeast)),
     ];
     let figure = |(unit, better, value, goal)| Figure {
-        case: case.into(),
+        case: pair.case.into(),
         unit,
         better,
-        ours: of(ours, value),
-        other_name: Side::Poller.name(),
-        other: of(Side::Poller, value),
+        ours: of(pair.ours, value),
+        other_name: pair.other.name(),
+        other: of(pair.other, value),
         goal,
         extra: Map::new(),
     };
-    values.into_iter().map(figure).collect()
+    let is_whole = |figure: &Figure| figure.other.iter().chain(&figure.ours).all(|value| !value.is_nan());
+    values.into_iter().map(figure).filter(is_whole).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_of_others_takes_part_where_no_history_is_kept() {
+        let mut peers = Peers::default();
+        peers.installed.push(Peer::GraphileWorker);
+        for case in &CASES {
+            let sides = case.sides(&peers);
+            assert_eq!(sides.contains(&Side::Peer(Peer::GraphileWorker)), !case.history, "{}", case.name);
+            assert_eq!(sides.contains(&Side::Loud), !case.history, "{}", case.name);
+            assert_eq!(sides[0], Side::Quiet);
+        }
+    }
+
+    #[test]
+    fn a_figure_that_a_side_has_not_is_left_out() {
+        let turn = |hot_share| Turn {
+            per_second: 1.0,
+            cpu_us: 1.0,
+            wal_bytes: 1.0,
+            commits: 1.0,
+            dead_tuples: 1.0,
+            hot_share,
+            peak: 1.0,
+        };
+        let other = Side::Peer(Peer::GraphileWorker);
+        let pair = Pair { case: "1 stage", ours: Side::Quiet, other };
+        for (hot_share, figures) in [(0.0, 6), (f64::NAN, 5)] {
+            let turns = Turns::from([(Side::Quiet, vec![turn(100.0)]), (other, vec![turn(hot_share)])]);
+            assert_eq!(figures_of(&pair, NO_GOALS, &turns).len(), figures);
+        }
+    }
 }

@@ -10,7 +10,8 @@ pub(crate) enum Side {
 pub(crate) const SIDES: [Side; 2] = [Side::Ours, Side::Other];
 
 /// The sides in the order of this run, from 1: as they are given, in every other run from the last to the first.
-pub(crate) fn order<S, const N: usize>(mut sides: [S; N], run: usize) -> [S; N] {
+pub(crate) fn order<S>(sides: impl Into<Vec<S>>, run: usize) -> Vec<S> {
+    let mut sides = sides.into();
     if run.is_multiple_of(2) {
         sides.reverse();
     }

@@ -11,6 +11,7 @@ use tokio::task::spawn_blocking;
 use xtask::error::{Context, Error, Result};
 
 pub(crate) mod executor;
+pub(crate) mod peer;
 pub(crate) mod poller;
 pub(crate) mod trivial;
 pub(crate) mod turn;

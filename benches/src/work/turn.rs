@@ -11,7 +11,8 @@ use tokio::time::sleep;
 use xtask::error::{Context, Error, Result};
 
 use super::executor::{connect_options, objects};
-use super::{Load, heard_done, poller};
+use super::{Load, heard_done, peer, poller};
+use crate::peers::Peer;
 use crate::process::{Running, cpu_of_server};
 use crate::server::Server;
 
@@ -23,6 +24,8 @@ pub(crate) enum Side {
     /// Ours with `work.quiet = false`.
     Loud,
     Poller,
+    /// A queue of others.
+    Peer(Peer),
 }
 
 /// What one turn of one side gave; the server's figures are for each transition.
@@ -33,7 +36,8 @@ pub(crate) struct Turn {
     pub(crate) wal_bytes: f64,
     pub(crate) commits: f64,
     pub(crate) dead_tuples: f64,
-    /// HOT updates among all that leave their row open, in per cent: the last one of each row cannot be one where an index knows what is open.
+    /// HOT updates among all that leave their row open, in per cent: the last one of each row cannot be one where an index knows what is open. Not a
+    /// number where there are none.
     pub(crate) hot_share: f64,
     /// The most calls that were in flight at once.
     pub(crate) peak: f64,
@@ -58,7 +62,7 @@ pub(crate) const SETTINGS: [(&str, &str); 5] = [
 ];
 
 /// Rows of one group, which were inserted together.
-const GROUP_ROWS: u64 = 100;
+pub(super) const GROUP_ROWS: u64 = 100;
 
 pub(crate) const POSTGRES: u32 = 17;
 
@@ -73,7 +77,12 @@ impl Side {
             Self::Quiet => "postrider",
             Self::Loud => "postrider, not quiet",
             Self::Poller => "SKIP LOCKED poller",
+            Self::Peer(peer) => peer.name(),
         }
+    }
+
+    fn is_ours(self) -> bool {
+        matches!(self, Self::Quiet | Self::Loud)
     }
 
     fn schema(self) -> &'static str {
@@ -81,13 +90,26 @@ impl Side {
             Self::Quiet => "quiet",
             Self::Loud => "loud",
             Self::Poller => "poller",
+            Self::Peer(peer) => peer.schema(),
         }
+    }
+
+    /// The tables of the work, as a condition: one, and all that a peer has.
+    fn tables(self) -> String {
+        let all = format!("schemaname = '{}'", self.schema());
+        if let Self::Peer(_) = self { all } else { format!("{all} AND relname = 'pending_work'") }
+    }
+
+    /// Updates that close their row. A peer deletes its jobs, or never changes them.
+    fn closing_updates(self, load: Load) -> u64 {
+        if let Self::Peer(_) = self { 0 } else { load.rows }
     }
 
     fn history(self) -> &'static str {
         match self {
-            Self::Quiet | Self::Loud => "postrider.work_history",
             Self::Poller => "poller.work_history",
+            // A peer takes no part where a history is kept.
+            Self::Quiet | Self::Loud | Self::Peer(_) => "postrider.work_history",
         }
     }
 }
@@ -138,11 +160,12 @@ pub(crate) async fn take(server: &Server, side: Side, load: Load) -> Result<Turn
         cpu_us: (cpu - before.cpu).as_secs_f64() * 1e6 / transitions,
         wal_bytes: number(server, &format!("SELECT ('{end}'::pg_lsn - '{}')::text", before.lsn)).await? / transitions,
         commits: commits(server, &before.lsn, &end).await? / transitions,
-        dead_tuples: after.dead / transitions,
-        hot_share: 100.0 * (after.hot - before.hot) / (after.updates - before.updates - load.rows as f64),
+        dead_tuples: (after.dead - before.dead) / transitions,
+        hot_share: 100.0 * (after.hot - before.hot)
+            / (after.updates - before.updates - side.closing_updates(load) as f64),
         peak: peak as f64,
     };
-    if side != Side::Poller {
+    if side.is_ours() {
         drop_slot(server, side).await?;
     }
     Ok(turn)
@@ -159,12 +182,8 @@ struct Counters {
 
 impl Counters {
     async fn look(server: &Server, side: Side) -> Result<Self> {
-        let of = |column: &str| {
-            let schema = side.schema();
-            format!(
-                "SELECT {column}::text FROM pg_stat_user_tables WHERE schemaname = '{schema}' AND relname = 'pending_work'"
-            )
-        };
+        let tables = side.tables();
+        let of = |column: &str| format!("SELECT sum({column})::text FROM pg_stat_user_tables WHERE {tables}");
         Ok(Self {
             updates: number(server, &of("n_tup_upd")).await?,
             hot: number(server, &of("n_tup_hot_upd")).await?,
@@ -178,6 +197,9 @@ impl Counters {
 /// Makes the rows, and after them the slot where the side has one. They are as a table in use is: vacuumed, and written since the last checkpoint,
 /// so that no side pays for the first change of a page.
 async fn fill(server: &Server, side: Side, load: Load) -> Result<()> {
+    if let Side::Peer(peer) = side {
+        return peer::fill(server, peer, load).await;
+    }
     let (schema, history) = (side.schema(), side.history());
     server.execute(&format!("TRUNCATE {schema}.pending_work, {history}")).await?;
     server.execute("CHECKPOINT").await?;
@@ -191,7 +213,7 @@ async fn fill(server: &Server, side: Side, load: Load) -> Result<()> {
         ))
         .await?;
     server.execute(&format!("VACUUM (ANALYZE) {schema}.pending_work")).await?;
-    if side != Side::Poller {
+    if side.is_ours() {
         set_up(server, side).await?;
     }
     Ok(())
@@ -209,6 +231,16 @@ async fn drop_slot(server: &Server, side: Side) -> Result<()> {
 }
 
 fn start(server: &Server, side: Side, load: Load) -> Result<Running> {
+    let mut command = match side {
+        Side::Peer(peer) => peer::work(server, peer, load)?,
+        Side::Quiet | Side::Loud | Side::Poller => role(server, side, load)?,
+    };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    Running::start(side.name(), &mut command)
+}
+
+/// This program as a side.
+fn role(server: &Server, side: Side, load: Load) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context(|| "cannot find this program")?);
     command.arg(if side == Side::Poller { "poll" } else { "execute" });
     command.args(["--url", &server.url(), "--schema", side.schema()]);
@@ -223,14 +255,13 @@ fn start(server: &Server, side: Side, load: Load) -> Result<Running> {
     if load.history {
         command.arg("--history");
     }
-    if side != Side::Poller {
+    if side.is_ours() {
         command.arg("--journal").arg(fresh_journal(server)?);
     }
     if side == Side::Loud {
         command.arg("--loud");
     }
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    Running::start(side.name(), &mut command)
+    Ok(command)
 }
 
 fn fresh_journal(server: &Server) -> Result<PathBuf> {
@@ -244,7 +275,7 @@ fn fresh_journal(server: &Server) -> Result<PathBuf> {
 /// The log's end, once a walsender has read up to it: its work belongs to the turn.
 async fn wait_for_log(server: &Server, side: Side) -> Result<String> {
     let end = server.text("SELECT pg_current_wal_insert_lsn()::text").await?;
-    if side != Side::Poller {
+    if side.is_ours() {
         let read = format!("SELECT coalesce(bool_and(sent_lsn >= '{end}'), false)::text FROM pg_stat_replication");
         wait_until(server, &read, "true", "the log was not read to its end").await?;
     }
@@ -271,10 +302,13 @@ async fn wait_until(server: &Server, query: &str, wanted: &str, failure: &str) -
 
 /// Each row is done, each stage was called once, and each is told where the history is on.
 async fn check(server: &Server, side: Side, load: Load, calls: u64) -> Result<()> {
-    let done = format!(
-        "SELECT count(*)::text FROM {}.pending_work WHERE stage_state = 'DONE' AND closed_at IS NOT NULL",
-        side.schema()
-    );
+    let done = match side {
+        Side::Peer(peer) => format!("SELECT ({} - ({}))::text", load.rows, peer.undone()),
+        Side::Quiet | Side::Loud | Side::Poller => format!(
+            "SELECT count(*)::text FROM {}.pending_work WHERE stage_state = 'DONE' AND closed_at IS NOT NULL",
+            side.schema()
+        ),
+    };
     let told = format!("SELECT count(*)::text FROM {}", side.history());
     let expected_told = if load.history { load.transitions() } else { 0 };
     for (what, found, expected) in [
@@ -289,10 +323,10 @@ async fn check(server: &Server, side: Side, load: Load, calls: u64) -> Result<()
     Ok(())
 }
 
-/// Ours never had more calls in flight than its stages allow. The poller has no limit but its batches.
+/// Ours never had more calls in flight than its stages allow. The others' limits are their own.
 fn check_peak(side: Side, load: Load, peak: u64) -> Result<()> {
     let most = u64::from(load.concurrency) * u64::from(load.stages);
-    if side != Side::Poller && peak > most {
+    if side.is_ours() && peak > most {
         return Err(Error::new(format!("{}: {peak} calls were in flight, and {most} are allowed", side.name())));
     }
     Ok(())
