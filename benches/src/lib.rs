@@ -7,6 +7,7 @@ pub mod decode;
 pub mod drain;
 pub mod latency;
 pub mod memory;
+pub mod sharing;
 pub mod stages;
 
 mod backlog;

@@ -13,10 +13,20 @@ pub fn root() -> PathBuf {
     root
 }
 
-/// `cargo` in the workspace's root, as the one that runs us if there is one.
+/// What cargo sets for the programs that it runs (cargo's book, "Environment Variables"). A build script that looks at one of them would run
+/// again, and what is built from it anew, whenever it is cargo that was run by another program than the last time.
+const SET_BY_CARGO: [&str; 6] =
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE", "CARGO_TARGET_TMPDIR"];
+
+/// `cargo` in the workspace's root, as the one that runs us if there is one, and as a person would call it.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if SET_BY_CARGO.iter().any(|begin| name.as_encoded_bytes().starts_with(begin.as_bytes())) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
@@ -70,3 +80,18 @@ pub fn files() -> Result<Vec<PathBuf>> {
 
 /// How long a start or a stop may take before it counts as failed; generous, since two cores are shared by all.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_is_not_told_for_whom_cargo_runs_us() {
+        assert!(std::env::var_os("CARGO_PKG_NAME").is_some(), "a test is run by cargo");
+        let cargo = cargo();
+        let kept: Vec<_> = cargo.get_envs().filter(|(_, value)| value.is_some()).collect();
+        assert!(kept.is_empty(), "{kept:?}");
+        assert!(cargo.get_envs().any(|(name, value)| name == "CARGO_PKG_NAME" && value.is_none()));
+        assert!(cargo.get_envs().all(|(name, _)| name != "CARGO_HOME" && name != "CARGO_TARGET_DIR"));
+    }
+}

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use clap::Args;
 use postrider_core::error as core;
@@ -20,10 +21,14 @@ use postrider_postgres::{
     ConnectOptions, Failover, PgPrimary, PgWorkTable, ReplicationSource, SourceObjects, WorkTableSettings,
 };
 use tokio::sync::Notify;
+use tokio::time::sleep;
 use xtask::error::{Context, Error, Result};
 
-use super::{Load, Trivial, say_done, wait_for_go};
+use super::{Load, Trivial, say, say_done, wait_for_go};
 use crate::process::on_terminate;
+
+/// Between two looks whether the executors know each other.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The rows of which table are executed, and how.
 #[derive(Debug, Args)]
@@ -38,6 +43,12 @@ pub(crate) struct Execute {
     /// Our own transitions come back through the log.
     #[arg(long)]
     loud: bool,
+    /// The rows come once this says that so many executors know each other, and each outcome that is written is said.
+    #[arg(long)]
+    together: Option<i64>,
+    /// The slot is a temporary one of this name: another has the schema's.
+    #[arg(long)]
+    slot: Option<String>,
     #[command(flatten)]
     load: Load,
 }
@@ -70,9 +81,10 @@ impl Execute {
     /// Executes until it is told to end, which is some time after all rows are done.
     pub(crate) async fn run(self) -> Result<()> {
         let mut terminated = on_terminate()?;
+        let telemetry = Arc::new(Telemetry::default());
         let endpoint = Arc::new(Trivial::new(self.load.call()));
         let table = Arc::new(Watched::open(&self).await?);
-        let parts = self.parts(table.clone(), endpoint.clone()).await?;
+        let parts = Parts { telemetry: telemetry.clone(), ..self.parts(table.clone(), endpoint.clone()).await? };
         let settings = Settings {
             ack: Ack::Journal,
             when_full: WhenFull::Block,
@@ -82,11 +94,18 @@ impl Execute {
         };
         let shutdown = Shutdown::default();
         let mut engine = tokio::spawn(run(parts, settings, shutdown.clone()));
-        tokio::select! {
-            ended = &mut engine => ended.context(|| "the engine failed")?.context(|| "the engine failed")?,
-            () = table.done.notified() => {}
+        if let Some(executors) = self.together {
+            while telemetry.executors.get() != executors {
+                sleep(LOOK_EVERY).await;
+            }
+            say("ready")?;
+        } else {
+            tokio::select! {
+                ended = &mut engine => ended.context(|| "the engine failed")?.context(|| "the engine failed")?,
+                () = table.done.notified() => {}
+            }
+            say_done(&endpoint)?;
         }
-        say_done(&endpoint)?;
         terminated.recv().await;
         shutdown.request();
         engine.await.context(|| "the engine failed")?.context(|| "the engine failed")
@@ -95,7 +114,10 @@ impl Execute {
     async fn parts(&self, table: Arc<Watched>, caller: Arc<Trivial>) -> Result<Parts> {
         let objects = objects(&self.schema, !self.loud);
         let options = connect_options(&self.url)?;
-        let source = ReplicationSource::new(options.clone(), &objects.slot, &objects.publication).streaming(true);
+        let slot = self.slot.as_ref().unwrap_or(&objects.slot);
+        let source = ReplicationSource::new(options.clone(), slot, &objects.publication)
+            .streaming(true)
+            .temporary(self.slot.is_some());
         let source = match objects.work_publication() {
             Some(publication) => source.and(publication),
             None => source,
@@ -122,7 +144,9 @@ impl Execute {
             staging,
             journal: opened.journal,
             positions: opened.positions,
-            primary: Arc::new(PgPrimary::new(options, &objects.slot)),
+            primary: Arc::new(
+                PgPrimary::new(options, slot).of_work(&mapping(&self.schema)).temporary(self.slot.is_some()),
+            ),
             routing: Arc::new(objects.routing),
             work: Some(WorkPart { settings, table, caller }),
             onlook: None,
@@ -131,6 +155,10 @@ impl Execute {
             telemetry: Arc::new(Telemetry::default()),
         })
     }
+}
+
+fn failed(error: Error) -> core::Error {
+    core::Error::new(core::ErrorKind::Internal, error.report())
 }
 
 fn open_journal(dir: &Path, identity: &postrider_core::ports::SourceIdentity) -> Result<postrider_journal::Opened> {
@@ -145,6 +173,8 @@ struct Watched {
     table: PgWorkTable,
     owner: OwnerId,
     began: AtomicBool,
+    /// Each outcome that is written is said.
+    says_each: bool,
     /// Transitions that are not written yet.
     left: AtomicU64,
     done: Notify,
@@ -157,7 +187,8 @@ impl Watched {
         let table = PgWorkTable::open(connect_options(&execute.url)?, &mapping(&execute.schema), &settings).await;
         let table = table.context(|| "cannot open the work table")?;
         let left = AtomicU64::new(execute.load.transitions());
-        Ok(Self { table, owner, began: AtomicBool::new(false), left, done: Notify::new() })
+        let says_each = execute.together.is_some();
+        Ok(Self { table, owner, began: AtomicBool::new(says_each), says_each, left, done: Notify::new() })
     }
 
     /// What a process that has run for a while has: its connections.
@@ -186,6 +217,9 @@ impl WorkTable for Watched {
         Box::pin(async move {
             let replies = self.table.checkpoint(owner, checkpoints).await?;
             let written = replies.len() as u64;
+            if self.says_each {
+                say(&written.to_string()).map_err(failed)?;
+            }
             if self.left.fetch_sub(written, Ordering::Relaxed) == written {
                 self.done.notify_one();
             }
@@ -201,7 +235,6 @@ impl WorkTable for Watched {
         Box::pin(async move {
             if !self.began.swap(true, Ordering::Relaxed) {
                 self.warm_up().await?;
-                let failed = |error: Error| core::Error::new(core::ErrorKind::Internal, error.report());
                 wait_for_go().await.map_err(failed)?;
             }
             self.table.open_rows().await

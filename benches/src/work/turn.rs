@@ -203,15 +203,7 @@ async fn fill(server: &Server, side: Side, load: Load) -> Result<()> {
     let (schema, history) = (side.schema(), side.history());
     server.execute(&format!("TRUNCATE {schema}.pending_work, {history}")).await?;
     server.execute("CHECKPOINT").await?;
-    server
-        .execute(&format!(
-            "INSERT INTO {schema}.pending_work (group_id, quote_id, stage, payload, created_at)
-             SELECT left(md5((i / {GROUP_ROWS})::text), 12), lpad(i::text, 8, '0'), 'STAGE_1', '{{\"premium\": 100.50}}',
-                 now() - ({rows} - i) * interval '1 ms'
-             FROM generate_series(1, {rows}) AS i",
-            rows = load.rows
-        ))
-        .await?;
+    insert(server, side, load).await?;
     server.execute(&format!("VACUUM (ANALYZE) {schema}.pending_work")).await?;
     if side.is_ours() {
         set_up(server, side).await?;
@@ -219,14 +211,27 @@ async fn fill(server: &Server, side: Side, load: Load) -> Result<()> {
     Ok(())
 }
 
+/// Submits all rows of a turn in one transaction.
+pub(crate) async fn insert(server: &Server, side: Side, load: Load) -> Result<()> {
+    let insert = format!(
+        "INSERT INTO {schema}.pending_work (group_id, quote_id, stage, payload, created_at)
+         SELECT left(md5((i / {GROUP_ROWS})::text), 12), lpad(i::text, 8, '0'), 'STAGE_1', '{{\"premium\": 100.50}}',
+             now() - ({rows} - i) * interval '1 ms'
+         FROM generate_series(1, {rows}) AS i",
+        schema = side.schema(),
+        rows = load.rows
+    );
+    server.execute(&insert).await
+}
+
 /// As `postrider setup` does: what is there already stays.
-async fn set_up(server: &Server, side: Side) -> Result<()> {
+pub(crate) async fn set_up(server: &Server, side: Side) -> Result<()> {
     let settings = SetupSettings { objects: objects(side.schema(), side == Side::Quiet), role: None };
     apply(&connect_options(&server.url())?, &settings).await.context(|| "cannot set up").map(drop)
 }
 
 /// Without a slot nobody keeps the log of the other sides' turns.
-async fn drop_slot(server: &Server, side: Side) -> Result<()> {
+pub(crate) async fn drop_slot(server: &Server, side: Side) -> Result<()> {
     server.execute(&format!("SELECT pg_drop_replication_slot('{}')", side.schema())).await
 }
 

@@ -16,6 +16,7 @@ pub mod guard;
 pub mod history;
 pub mod json;
 pub mod judge;
+pub mod members;
 pub mod observe;
 pub mod order;
 pub mod outcome;

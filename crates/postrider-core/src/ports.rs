@@ -6,6 +6,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::frame::FrameBatch;
+use crate::members::Presence;
 use crate::outcome::Outcome;
 use crate::paused::Paused;
 use crate::position::{Generation, Lsn, Position};
@@ -76,11 +77,23 @@ pub trait LogSource: Send + Sync + fmt::Debug {
     /// Opens the stream after `durable_end`, the end LSN up to which everything is in our journal; [`Lsn::ZERO`] where the
     /// journal is empty, which starts at the slot's own position. A slot that somebody moved past `durable_end` is refused
     /// (`SlotForeign`), unless one of us was seen to read from it meanwhile: [`LogSession::begins`] then says what is left out.
+    /// A source whose slot goes with the session makes one, and begins with what commits from then on ([`Before::Nobody`]).
     /// Does not retry: the caller decides by [`crate::error::ErrorKind::reaction`].
     fn open(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>>;
 
     /// As `open`, but every transaction comes whole and after its commit: none is streamed while it is in progress.
     fn open_whole(&self, durable_end: Lsn) -> BoxFuture<'_, Result<LogSession>>;
+}
+
+/// Who read from a session's slot before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// We did: the stream goes on where our journal ends.
+    Ourselves,
+    /// Another process of ours, since our last session: what it confirmed is in its journal and not in ours.
+    Peer,
+    /// Nobody: the slot was made for this session, and goes with it. What was committed before [`LogSession::begins`] does not come.
+    Nobody,
 }
 
 /// One connection's stream, and the way to say how far we are.
@@ -90,8 +103,7 @@ pub struct LogSession {
     pub identity: SourceIdentity,
     /// Where the stream begins: `durable_end`, or the slot's own position where that is further.
     pub begins: Lsn,
-    /// Another process of ours read from the slot since our last session: what it confirmed is in its journal and not in ours.
-    pub after_peer: bool,
+    pub before: Before,
     /// What the server said of its transactions before the stream began; `None` from a standby, where what is seen and how far the
     /// log has come do not go together.
     pub outcomes: Option<Outcomes>,
@@ -318,8 +330,9 @@ pub struct StagedAmount {
 
 /// The few things the primary is asked while idle.
 pub trait Primary: Send + Sync + fmt::Debug {
-    /// Writes a heartbeat: a transactional logical message. Returns the LSN after which the stream must show it.
-    fn beat(&self) -> BoxFuture<'_, Result<Lsn>>;
+    /// Writes a heartbeat: a transactional logical message, and with it what our executor says of itself. Returns the LSN after which the stream
+    /// must show both.
+    fn beat(&self, presence: Option<Presence>) -> BoxFuture<'_, Result<Lsn>>;
 
     /// Health of the slot, from `pg_replication_slots`.
     fn slot(&self) -> BoxFuture<'_, Result<SlotHealth>>;

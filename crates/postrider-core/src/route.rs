@@ -118,6 +118,8 @@ pub enum Route<'a> {
     WorkNotice(WorkNotice<'a>),
     /// A person paused or resumed a stage or an endpoint: [`crate::shape::pause_change`].
     Pause(WorkNotice<'a>),
+    /// An executor said that it is there, or that it leaves: [`crate::shape::presence`].
+    Presence(WorkNotice<'a>),
     /// Nothing; the reason is for a counter.
     Ignore(Ignored),
     /// Somebody did to a table of ours what the protocol does not allow. The default policy is to say so and go on.
@@ -361,6 +363,11 @@ impl WorkMapping {
     /// The prefix of the logical messages in which orders of people tell what is paused and resumed.
     pub fn pause_prefix(&self) -> String {
         format!("postrider.stages:{}.{}", self.schema, self.table)
+    }
+
+    /// The prefix of the logical messages in which executors say that they are there.
+    pub fn presence_prefix(&self) -> String {
+        format!("postrider.executors:{}.{}", self.schema, self.table)
     }
 }
 

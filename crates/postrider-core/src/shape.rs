@@ -6,6 +6,7 @@
 mod envelope;
 mod notice;
 mod pause;
+mod presence;
 
 use crate::change::Row;
 use crate::error::{Error, ErrorKind};
@@ -23,6 +24,7 @@ use std::sync::Arc;
 
 pub use notice::noticed_change;
 pub use pause::pause_change;
+pub use presence::presence;
 
 /// What the log says about a work row.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -253,7 +253,9 @@ impl Visit for Batch<'_> {
                 tracing::error!(sink = %self.name, %position, %alarm, "an outbox was changed in a way that no event can tell");
                 return Ok(());
             }
-            Route::Work(_) | Route::WorkNotice(_) | Route::Pause(_) | Route::Ignore(_) => return Ok(()),
+            Route::Work(_) | Route::WorkNotice(_) | Route::Pause(_) | Route::Presence(_) | Route::Ignore(_) => {
+                return Ok(());
+            }
         };
         self.events.push(event);
         self.xids.push(if position.generation == self.current { head.xid } else { 0 });

@@ -10,6 +10,7 @@ mod circuit;
 mod claim;
 mod flights;
 mod judge;
+mod members;
 mod observe;
 mod owners;
 mod pace;
@@ -52,6 +53,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// The executor's name among the consumers.
 pub(crate) const CONSUMER: &str = "work";
@@ -69,6 +71,8 @@ pub(crate) struct Executing {
     pub(crate) ledger: Ledger,
     /// Set when the log goes on behind something that we have not read: the open rows are read anew.
     pub(crate) reread: Arc<AtomicBool>,
+    /// Asks for a heartbeat at once, which says that we are there.
+    pub(crate) beat_soon: Arc<Notify>,
     pub(crate) limits: Limits,
     pub(crate) periods: Periods,
     pub(crate) clock: ServerClock,
@@ -259,8 +263,9 @@ impl Loop {
 
     /// Starts to read the open rows: at start, and for each sweep.
     fn start_page(&mut self, now: Timestamp) {
-        if self.flights.page.is_none() && self.executing.reread.swap(false, Ordering::Relaxed) {
-            self.loading = true;
+        if self.flights.page.is_none() {
+            let shared_anew = self.state.take_reread(now);
+            self.loading |= self.executing.reread.swap(false, Ordering::Relaxed) | shared_anew;
         }
         let sweep_due = self.sweep_at <= now && self.second_look.is_none();
         if self.flights.page.is_some() || self.drain_until.is_some() || !(self.loading || sweep_due) {
@@ -357,7 +362,12 @@ impl Loop {
                 self.state.reads_failed(keys);
                 self.fail(error)?;
             }
-            Event::Owners(Ok(living)) => self.state.owners_replied(living.as_ref()),
+            Event::Owners(Ok(living)) => {
+                self.state.owners_replied(living.as_ref());
+                if self.state.take_answer() {
+                    self.executing.beat_soon.notify_one();
+                }
+            }
             Event::Owners(Err(error)) => {
                 self.state.owners_replied(None);
                 self.fail(error)?;
@@ -399,13 +409,16 @@ impl Loop {
             }
             (true, true) => {
                 self.loading = false;
+                self.state.open_rows_read(reader.snapshot());
                 self.snapshot = Some(reader.snapshot().clone());
                 self.executing.telemetry.update(|status| status.work_ready = true);
             }
-            (true, false) if !self.state.suspects().is_empty() => {
-                self.second_look = Some(SecondLook::AfterHeartbeat(self.executing.world.now()));
+            (true, false) => {
+                self.state.sweep_ended();
+                if !self.state.suspects().is_empty() {
+                    self.second_look = Some(SecondLook::AfterHeartbeat(self.executing.world.now()));
+                }
             }
-            (true, false) => {}
         }
         Ok(())
     }
@@ -467,7 +480,8 @@ impl Loop {
         let second_look = self.second_look.map(|_| SECOND_LOOK).filter(|_| !looking);
         let sweeping = looking || second_look.is_some() || self.flights.page.is_some();
         let sweep = self.until(Some(self.sweep_at)).filter(|_| !sweeping);
-        [timer, owners, sweep, second_look].into_iter().flatten().min()
+        let reread = self.state.until_reread(now).filter(|_| self.flights.page.is_none());
+        [timer, owners, sweep, second_look, reread].into_iter().flatten().min()
     }
 
     fn until(&self, at: Option<Timestamp>) -> Option<Duration> {
@@ -533,6 +547,7 @@ impl Visit for Versions<'_> {
             Route::Work(row) => self.take(shape::work_change(&row), head.xid, position),
             Route::WorkNotice(notice) => self.take(shape::noticed_change(&notice), head.xid, position),
             Route::Pause(notice) => self.state.pause_heard(shape::pause_change(&notice), head.xid, position),
+            Route::Presence(notice) => self.state.presence_heard(shape::presence(&notice), head.committed_at, position),
             Route::Alarm(alarm) => self.alarm(position, &alarm.to_string()),
             Route::Outbox(_) | Route::OutboxMessage(_) | Route::Ignore(_) => {}
         }

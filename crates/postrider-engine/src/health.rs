@@ -1,17 +1,20 @@
-//! What the engine asks the primary on its own account: a heartbeat through the log, and how the slot is.
+//! What the engine asks the primary on its own account: a heartbeat through the log, which tells the other executors of ours, and how the slot is.
 
+use crate::limits::Limits;
 use crate::pause::Pause;
 use crate::settings::{Ack, Settings};
 use crate::shutdown::Shutdown;
 use crate::telemetry::Telemetry;
 use crate::world::World;
 use postrider_core::error::{Error, Reaction, Result};
-use postrider_core::ports::{Primary, SlotHealth};
+use postrider_core::members::Presence;
+use postrider_core::ports::{Confirmer, Primary, SlotHealth};
 use postrider_core::position::Lsn;
+use postrider_core::work::OwnerId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// What the health loop works with.
 #[derive(Debug)]
@@ -19,48 +22,89 @@ pub(crate) struct Health {
     pub(crate) primary: Arc<dyn Primary>,
     /// End of what the stream has brought into the journal.
     pub(crate) received: watch::Receiver<Lsn>,
+    /// The connection of the moment.
+    pub(crate) confirmer: watch::Receiver<Option<Arc<dyn Confirmer>>>,
+    /// Our executor, which heartbeats speak of while the stream comes through.
+    pub(crate) executor: Option<OwnerId>,
+    /// A heartbeat is wanted at once.
+    pub(crate) beat_soon: Arc<Notify>,
     pub(crate) guard: Arc<AtomicBool>,
+    /// A heartbeat has said that our executor is there.
+    pub(crate) is_announced: bool,
+    /// The last heartbeat did not come back in time.
+    pub(crate) is_behind: bool,
     pub(crate) world: Arc<dyn World>,
     pub(crate) telemetry: Arc<Telemetry>,
 }
 
 impl Health {
-    /// Beats and looks until `stop`.
+    /// Beats and looks until `stop`; then the other executors hear that ours leaves.
     pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
-        let mut pause = Pause::new(&settings.limits);
-        let mut beat_at = self.world.now();
-        let mut look_at = beat_at;
-        let beats = async {
-            loop {
-                self.world.sleep(beat_at.min(look_at).since(self.world.now())).await;
-                // The slot comes first: a heartbeat may wait long for its way back.
-                let now = self.world.now();
-                if look_at <= now {
-                    look_at = now.after(self.look(settings, &mut pause).await?);
-                } else if beat_at <= now {
-                    beat_at = now.after(self.beat(settings, &mut pause).await?);
-                }
-            }
-        };
         tokio::select! {
             biased;
-            () = stop.requested() => Ok(()),
-            ended = beats => ended,
+            () = stop.requested() => {}
+            ended = self.watch(settings) => return ended,
+        }
+        self.leave(&settings.limits).await;
+        Ok(())
+    }
+
+    async fn watch(&mut self, settings: &Settings) -> Result<()> {
+        let mut pause = Pause::new(&settings.limits);
+        let beat_soon = self.beat_soon.clone();
+        let mut beat_at = self.world.now();
+        let mut look_at = beat_at;
+        loop {
+            tokio::select! {
+                biased;
+                () = beat_soon.notified() => beat_at = self.world.now(),
+                () = self.world.sleep(beat_at.min(look_at).since(self.world.now())) => {}
+            }
+            // The slot comes first: a heartbeat may wait long for its way back.
+            let now = self.world.now();
+            if look_at <= now {
+                look_at = now.after(self.look(settings, &mut pause).await?);
+            } else if beat_at <= now {
+                beat_at = now.after(self.beat(settings, &mut pause).await?);
+            }
         }
     }
 
     /// One heartbeat, and its way back through the log. Returns when the next is due.
     async fn beat(&mut self, settings: &Settings, pause: &mut Pause) -> Result<Duration> {
-        match self.primary.beat().await {
+        let presence = self.presence();
+        match self.primary.beat(presence).await {
             Ok(lsn) => {
                 pause.reset();
-                if self.seen_back(lsn, settings.periods.heartbeat).await {
+                self.is_announced |= presence.is_some();
+                self.is_behind = !self.seen_back(lsn, settings.periods.heartbeat).await;
+                if !self.is_behind {
                     let now = self.world.now();
                     self.telemetry.update(|status| status.heartbeat_seen_at = Some(now));
                 }
                 Ok(settings.periods.heartbeat)
             }
             Err(error) => self.fail(error, pause, settings),
+        }
+    }
+
+    /// Our executor is there for others only while the log comes through to it.
+    fn presence(&self) -> Option<Presence> {
+        let hears = self.confirmer.borrow().is_some() && !self.is_behind;
+        self.executor.filter(|_| hears).map(|owner| Presence { owner, leaving: false })
+    }
+
+    /// The others need not find out by themselves that our executor begins with nothing more.
+    async fn leave(&self, limits: &Limits) {
+        let Some(owner) = self.executor.filter(|_| self.is_announced) else { return };
+        tokio::select! {
+            biased;
+            said = self.primary.beat(Some(Presence { owner, leaving: true })) => {
+                if let Err(error) = said {
+                    tracing::debug!(error = error.report(), "the other executors find out by themselves that this one leaves");
+                }
+            }
+            () = self.world.sleep(limits.finish) => {}
         }
     }
 

@@ -12,14 +12,14 @@ use crate::world::World;
 use postrider_core::assemble::Assembler;
 use postrider_core::error::{Error, ErrorKind, Reaction, Result};
 use postrider_core::frame::{Frame, FrameBatch, FrameError};
-use postrider_core::ports::{Confirmer, Gap, Journal, JournalWriter, LogSession, LogSource, SourceIdentity};
+use postrider_core::ports::{Before, Confirmer, Gap, Journal, JournalWriter, LogSession, LogSource, SourceIdentity};
 use postrider_core::position::{Lsn, Position};
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::TransactionBatch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 mod missed;
 
@@ -39,6 +39,8 @@ pub(crate) struct Intake {
     pub(crate) confirmer: watch::Sender<Option<Arc<dyn Confirmer>>>,
     /// Every sink is waited for before anything is confirmed, whoever confirms it.
     pub(crate) peer_loses_nothing: bool,
+    /// Asks for a heartbeat at once: the other executors are to hear of ours as soon as it hears of the rows.
+    pub(crate) beat_soon: Arc<Notify>,
     /// Tells the executor to read the open rows anew.
     pub(crate) reread: Arc<AtomicBool>,
     /// End of what is in the journal, for those who wait for it.
@@ -80,7 +82,7 @@ impl Intake {
             };
             let ended = match session {
                 Ok(session) => {
-                    let begun = (session.identity.clone(), session.begins, session.after_peer);
+                    let begun = (session.identity.clone(), session.begins, session.before);
                     self.go_on(begun, settings.ack).await?;
                     if let Some(outcomes) = &session.outcomes {
                         self.assembler.expect_verdicts(outcomes);
@@ -116,18 +118,20 @@ impl Intake {
     }
 
     /// The journal goes on where the stream begins: what another process of ours confirmed meanwhile is put on record first.
-    async fn go_on(&mut self, begun: (SourceIdentity, Lsn, bool), ack: Ack) -> Result<()> {
-        let (identity, begins, after_peer) = begun;
-        if self.appended == Lsn::ZERO && begins > Lsn::ZERO && !after_peer {
-            say_empty(begins, ack);
-        }
-        if !after_peer {
+    async fn go_on(&mut self, begun: (SourceIdentity, Lsn, Before), ack: Ack) -> Result<()> {
+        let (identity, begins, before) = begun;
+        if before == Before::Ourselves {
+            if self.appended == Lsn::ZERO && begins > Lsn::ZERO {
+                say_empty(begins, ack);
+            }
             return self.writer.go_on(&identity, self.appended, self.assembler.schema());
         }
         // What became of the work rows meanwhile is not in our log.
         self.reread.store(true, Ordering::Relaxed);
         if begins > self.appended {
-            self.put_on_record(begins, ack).await?;
+            if before == Before::Peer {
+                self.put_on_record(begins, ack).await?;
+            }
             self.appended = begins;
             self.assembler.skip_to(begins)?;
         }
@@ -165,6 +169,7 @@ impl Intake {
         self.was_connected = true;
         session.confirmer.received(self.appended);
         self.confirmer.send_replace(Some(session.confirmer.clone()));
+        self.beat_soon.notify_one();
         self.telemetry.update(|status| {
             status.connected = true;
             status.trouble = None;

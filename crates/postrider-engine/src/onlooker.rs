@@ -191,7 +191,7 @@ impl Visit for Seen {
                 }
                 self.alarm(position, &alarm.to_string());
             }
-            Route::Pause(_) | Route::Outbox(_) | Route::OutboxMessage(_) | Route::Ignore(_) => {}
+            Route::Pause(_) | Route::Presence(_) | Route::Outbox(_) | Route::OutboxMessage(_) | Route::Ignore(_) => {}
         }
         Ok(())
     }

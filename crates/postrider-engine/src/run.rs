@@ -26,7 +26,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet};
 
 /// The neighbours of one run.
@@ -128,6 +128,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
     let guard = Arc::new(AtomicBool::new(false));
     let asked = Arc::new(AtomicBool::new(false));
     let reread = Arc::new(AtomicBool::new(false));
+    let beat_soon = Arc::new(Notify::new());
     // Each consumer knows its own tables only: what is wrong with another's stops nobody else.
     let outbox_routing = Arc::new(Routing { work: None, ..(*routing).clone() });
     let work_routing = Arc::new(Routing { work: routing.work.clone(), ..Routing::default() });
@@ -155,6 +156,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         writer,
         journal: journal.clone(),
         peer_loses_nothing: waits_for_all(settings, &sinks),
+        beat_soon: beat_soon.clone(),
         reread: reread.clone(),
         confirmer,
         received,
@@ -170,28 +172,28 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
     };
     spawn(reading, settings, &stops.reading, |settings, stop| async move { intake.run(&settings, stop).await });
     let seeing = primary.clone();
-    let health = Health { primary, received: received_seen, guard, world: world.clone(), telemetry: telemetry.clone() };
+    let health = Health {
+        primary,
+        received: received_seen,
+        confirmer: last_word.clone(),
+        executor: work.as_ref().map(|work| work.settings.owner),
+        beat_soon: beat_soon.clone(),
+        guard,
+        is_announced: false,
+        is_behind: false,
+        world: world.clone(),
+        telemetry: telemetry.clone(),
+    };
     spawn(acting, settings, &stops.acting, |settings, stop| async move { health.run(&settings, stop).await });
-    for sink in sinks {
-        let deliver = Delivering {
-            sight: sink.wait_visible.then(|| Sight::new(seeing.clone())),
-            sink,
-            journal: journal.clone(),
-            positions: positions.clone(),
-            routing: outbox_routing.clone(),
-            ledger: ledger.clone(),
-            limits: settings.limits,
-            world: world.clone(),
-            telemetry: telemetry.clone(),
-        };
-        spawn(acting, settings, &stops.acting, |_, stop| deliver.run(stop));
-    }
     let log = FollowedLog { journal, positions, routing: work_routing, ledger, clock, world, telemetry };
-    start_work((work, onlook), log, reread, settings, (&stops.acting, acting));
+    let of_outboxes = FollowedLog { routing: outbox_routing, ..log.clone() };
+    start_deliveries(sinks, &seeing, &of_outboxes, settings, (&stops.acting, acting));
+    start_work((work, onlook), log, Signals { reread, beat_soon }, settings, (&stops.acting, acting));
     last_word
 }
 
-/// The log as whoever follows the work rows has it, and where to say how far.
+/// The log as whoever follows it has it, and where to say how far.
+#[derive(Clone)]
 struct FollowedLog {
     journal: Arc<dyn Journal>,
     positions: Arc<dyn PositionStore>,
@@ -202,19 +204,54 @@ struct FollowedLog {
     telemetry: Arc<Telemetry>,
 }
 
+fn start_deliveries(
+    sinks: Vec<SinkPart>,
+    seeing: &Arc<dyn Primary>,
+    log: &FollowedLog,
+    settings: &Settings,
+    (stop, acting): (&Shutdown, &mut JoinSet<Result<()>>),
+) {
+    for sink in sinks {
+        let FollowedLog { journal, positions, routing, ledger, world, telemetry, clock: _ } = log.clone();
+        let sight = sink.wait_visible.then(|| Sight::new(seeing.clone()));
+        let limits = settings.limits;
+        let deliver = Delivering { sight, sink, journal, positions, routing, ledger, limits, world, telemetry };
+        spawn(acting, settings, stop, |_, stop| deliver.run(stop));
+    }
+}
+
+/// What the executor is told by others, and tells them.
+struct Signals {
+    reread: Arc<AtomicBool>,
+    beat_soon: Arc<Notify>,
+}
+
 /// Starts the executor, or who looks on in its place.
 fn start_work(
     (work, onlook): (Option<WorkPart>, Option<OnlookPart>),
     log: FollowedLog,
-    reread: Arc<AtomicBool>,
+    signals: Signals,
     settings: &Settings,
     (stop, acting): (&Shutdown, &mut JoinSet<Result<()>>),
 ) {
     let FollowedLog { journal, positions, routing, ledger, clock, world, telemetry } = log;
     let (limits, periods) = (settings.limits, settings.periods);
     if let Some(work) = work {
-        let execute =
-            Executing { work, journal, positions, routing, ledger, reread, limits, periods, clock, world, telemetry };
+        let Signals { reread, beat_soon } = signals;
+        let execute = Executing {
+            work,
+            journal,
+            positions,
+            routing,
+            ledger,
+            reread,
+            beat_soon,
+            limits,
+            periods,
+            clock,
+            world,
+            telemetry,
+        };
         spawn(acting, settings, stop, |_, stop| execute.run(stop));
     } else if let Some(OnlookPart { definitions }) = onlook {
         let period = periods.summary;

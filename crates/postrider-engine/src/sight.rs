@@ -62,6 +62,7 @@ impl Sight {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use postrider_core::members::Presence;
     use postrider_core::ports::{BoxFuture, SlotHealth};
     use postrider_core::position::Lsn;
 
@@ -70,7 +71,7 @@ mod tests {
     struct Calm;
 
     impl Primary for Calm {
-        fn beat(&self) -> BoxFuture<'_, Result<Lsn>> {
+        fn beat(&self, _: Option<Presence>) -> BoxFuture<'_, Result<Lsn>> {
             unreachable!("nobody beats here")
         }
 

@@ -88,7 +88,7 @@ impl Visit for Surveyor {
                 survey.work_changes += 1;
                 survey.note(position, || describe(shape::noticed_change(&notice)));
             }
-            Route::Pause(_) | Route::Alarm(_) | Route::Ignore(_) => {}
+            Route::Pause(_) | Route::Presence(_) | Route::Alarm(_) | Route::Ignore(_) => {}
         }
         Ok(())
     }

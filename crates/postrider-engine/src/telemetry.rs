@@ -38,6 +38,12 @@ pub struct RefusalLabel {
     pub reason: &'static str,
 }
 
+/// Label of a series about executors that come and go: `joined`, `left`, `died` or `silent`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct MemberLabel {
+    pub how: &'static str,
+}
+
 /// Label of a series about one consumer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ConsumerLabel {
@@ -141,6 +147,12 @@ pub struct Telemetry {
     pub stale_checkpoints: Counter,
     /// Rows that the slow sweep found due and the log had not brought: each is an anomaly.
     pub sweep_hits: Counter,
+    /// Executors that work on the table, this one included.
+    pub executors: Gauge,
+    /// Other executors that came and went.
+    pub executor_changes: Family<MemberLabel, Counter>,
+    /// Due rows that another executor was to begin with, and had not begun with for two sweeps.
+    pub overlooked_rows: Counter,
     /// Rows open in memory.
     pub open_rows: Gauge,
     /// Of these, rows in a version that the log shows and no session may see yet: their commit waits, for a synchronous standby for
@@ -267,6 +279,13 @@ impl Telemetry {
         r.register("take_overs", "Rows taken over from another owner", self.take_overs.clone());
         r.register("stale_checkpoints", "Checkpoints refused by the fence", self.stale_checkpoints.clone());
         r.register("sweep_hits", "Due rows found by the sweep and not by the log", self.sweep_hits.clone());
+        r.register("executors", "Executors that work on the table, this one included", self.executors.clone());
+        r.register(
+            "overlooked_rows",
+            "Due rows that another executor did not begin with",
+            self.overlooked_rows.clone(),
+        );
+        r.register("executor_changes", "Other executors that came and went", self.executor_changes.clone());
         r.register("open_rows", "Open work rows in memory", self.open_rows.clone());
         r.register("unseen_rows", "Open work rows whose commit is in the log and waits", self.unseen_rows.clone());
         r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());

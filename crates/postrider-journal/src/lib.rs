@@ -14,6 +14,7 @@
 mod adopt;
 mod append;
 mod bytes_in;
+mod discard;
 mod disk;
 mod failure;
 mod follow;
@@ -48,6 +49,7 @@ mod reader_tests;
 mod tests;
 
 pub use adopt::{Adoption, accept, adopt};
+pub use discard::discard;
 pub use disk::{Disk, DiskFile, DiskLock, SyncPoint};
 pub use moving::Moving;
 pub use open::{Opened, Settings, open, open_on};

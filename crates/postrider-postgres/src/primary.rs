@@ -1,8 +1,10 @@
 //! The few things that the primary is asked while everything is idle.
 
 use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::members::Presence;
 use postrider_core::ports::{BoxFuture, Primary, SlotHealth};
 use postrider_core::position::Lsn;
+use postrider_core::route::WorkMapping;
 use postrider_core::snapshot::Snapshot;
 use tokio_postgres::Row;
 
@@ -20,6 +22,9 @@ const PREAMBLE: &str = "SET synchronous_commit = local; SET default_transaction_
 /// On a standby nothing can be written: what it has replayed must come through instead.
 const EMIT: &str = "SELECT CASE WHEN NOT pg_is_in_recovery() \
      THEN pg_logical_emit_message(true, $1::text, $2::text)::text END";
+/// In one transaction; whoever executes stages has a primary.
+const EMIT_BOTH: &str = "SELECT pg_logical_emit_message(true, $1::text, $2::text)::text, \
+     pg_logical_emit_message(true, $3::text, $4::text)::text";
 const FLUSHED: &str = "SELECT CASE WHEN pg_is_in_recovery() \
      THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END::text";
 
@@ -28,21 +33,44 @@ const FLUSHED: &str = "SELECT CASE WHEN pg_is_in_recovery() \
 pub struct PgPrimary {
     session: Session,
     slot: String,
+    /// The prefix under which our executor says that it is there.
+    presences: Option<String>,
+    /// The slot goes with its connection, and comes with the next.
+    temporary: bool,
 }
 
 impl PgPrimary {
     /// The primary at an address, and the slot whose health is asked for. Does not connect yet.
     pub fn new(options: ConnectOptions, slot: &str) -> PgPrimary {
-        PgPrimary { session: Session::new(options, PREAMBLE), slot: slot.to_owned() }
+        PgPrimary { session: Session::new(options, PREAMBLE), slot: slot.to_owned(), presences: None, temporary: false }
+    }
+
+    /// Our executor works on the rows of this table, and says so to the others.
+    #[must_use]
+    pub fn of_work(self, work: &WorkMapping) -> PgPrimary {
+        PgPrimary { presences: Some(work.presence_prefix()), ..self }
+    }
+
+    /// The slot is a temporary one: that it is missing now and then is no reason to end.
+    #[must_use]
+    pub fn temporary(self, temporary: bool) -> PgPrimary {
+        PgPrimary { temporary, ..self }
     }
 
     /// `pg_logical_emit_message` returns where the message ends, and its transaction's commit record comes after that: a stream that
     /// has passed the former need not have shown the message. What is flushed once the commit has returned is at or behind the end of
     /// the commit, and the stream comes that far by itself even if nothing else is ever written.
-    async fn emit(&self) -> Result<Lsn> {
+    async fn emit(&self, presence: Option<Presence>) -> Result<Lsn> {
         let connection = self.session.connection().await?;
-        let message: Parameters = vec![Box::new(HEARTBEAT_PREFIX), Box::new(self.slot.clone())];
-        connection.query(&EMIT.into(), &message).await?;
+        let mut messages: Parameters = vec![Box::new(HEARTBEAT_PREFIX), Box::new(self.slot.clone())];
+        let emit = match presence.zip(self.presences.as_ref()) {
+            None => EMIT,
+            Some((presence, prefix)) => {
+                messages.extend([Box::new(prefix.clone()) as _, Box::new(presence.content()) as _]);
+                EMIT_BOTH
+            }
+        };
+        connection.query(&emit.into(), &messages).await?;
         let rows = connection.query(&FLUSHED.into(), &Parameters::new()).await?;
         lsn(rows.first(), 0)
     }
@@ -65,9 +93,10 @@ impl PgPrimary {
              FROM pg_replication_slots WHERE slot_name = $1";
         let rows = connection.query(&text.into(), &vec![Box::new(self.slot.clone())]).await?;
         let row = rows.first().ok_or_else(|| {
-            Error::new(ErrorKind::SlotMissing, "the replication slot does not exist")
-                .with_detail(format!("There is no slot \"{}\".", self.slot))
-                .with_hint("`postrider setup` creates it.")
+            let kind = if self.temporary { ErrorKind::Transient } else { ErrorKind::SlotMissing };
+            let missing = Error::new(kind, "the replication slot does not exist")
+                .with_detail(format!("There is no slot \"{}\".", self.slot));
+            if self.temporary { missing } else { missing.with_hint("`postrider setup` creates it.") }
         })?;
         let unreadable = |error| map_client_error(Phase::Query, error);
         let retained: i64 = row.try_get(2).map_err(unreadable)?;
@@ -84,8 +113,8 @@ impl PgPrimary {
 }
 
 impl Primary for PgPrimary {
-    fn beat(&self) -> BoxFuture<'_, Result<Lsn>> {
-        Box::pin(self.emit())
+    fn beat(&self, presence: Option<Presence>) -> BoxFuture<'_, Result<Lsn>> {
+        Box::pin(self.emit(presence))
     }
 
     fn slot(&self) -> BoxFuture<'_, Result<SlotHealth>> {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use postrider_core::error::Result;
-use postrider_core::ports::{LogReader, LogSession, SourceIdentity};
+use postrider_core::ports::{Before, LogReader, LogSession, SourceIdentity};
 use postrider_core::position::Lsn;
 
 use crate::confirm::{Feedback, StreamConfirmer};
@@ -32,14 +32,14 @@ pub(crate) struct Start<'a> {
     pub(crate) cleared: Cleared,
     pub(crate) plugin: PluginOptions,
     pub(crate) identity: SourceIdentity,
-    pub(crate) after_peer: bool,
+    pub(crate) before: Before,
     /// For a second session, where the server is a standby.
     pub(crate) options: &'a ConnectOptions,
 }
 
 /// Starts the stream after the journal's end; the server moves that up to the slot's own position by itself.
 pub(crate) async fn start_stream(mut wire: Wire, start: Start<'_>) -> Result<LogSession> {
-    let Start { slot, publications, durable_end, cleared, plugin, identity, after_peer, options: address } = start;
+    let Start { slot, publications, durable_end, cleared, plugin, identity, before, options: address } = start;
     let begins = durable_end.max(cleared.confirmed);
     let options = plugin.list(publications);
     let started = wire.start_copy(Phase::StartReplication, &start_command(slot, durable_end, &options)).await;
@@ -60,7 +60,7 @@ pub(crate) async fn start_stream(mut wire: Wire, start: Start<'_>) -> Result<Log
     Ok(LogSession {
         identity,
         begins,
-        after_peer,
+        before,
         outcomes: cleared.outcomes,
         reader,
         confirmer: Arc::new(StreamConfirmer::spawn(writing, feedback, cleared.wal_sender_timeout)),

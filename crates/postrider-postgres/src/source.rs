@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{BoxFuture, LogSession, LogSource, SourceIdentity, foreign_journal};
+use postrider_core::ports::{Before, BoxFuture, LogSession, LogSource, SourceIdentity, foreign_journal};
 use postrider_core::position::Lsn;
 
 use crate::identity::identify;
 use crate::options::ConnectOptions;
 use crate::replication::plugin::{PluginOptions, Wishes};
+use crate::replication::slot::create_temporary_slot;
 use crate::replication::{Start, start_stream};
 use crate::timeline::{Kinship, kinship};
 use crate::wire::Wire;
-use preflight::Wanted;
+use preflight::{Cleared, Wanted};
 
 pub(crate) mod preflight;
 
@@ -29,6 +30,8 @@ pub struct ReplicationSource {
     wishes: Wishes,
     /// A standby will do.
     standby: bool,
+    /// The slot is made for each session, and goes with it.
+    temporary: bool,
     /// Whose log our journal holds: an address may come to lead to another server later.
     known: Arc<Mutex<Option<SourceIdentity>>>,
     /// Since our last session one of us was seen to read from the slot.
@@ -57,6 +60,7 @@ impl ReplicationSource {
             publications: vec![publication.into()],
             wishes: Wishes::default(),
             standby: false,
+            temporary: false,
             known: Arc::default(),
             peer_seen: Arc::default(),
         }
@@ -91,6 +95,13 @@ impl ReplicationSource {
         self
     }
 
+    /// The slot is made for each session, and goes with it: nothing of the log is kept for us in between.
+    #[must_use]
+    pub fn temporary(mut self, temporary: bool) -> ReplicationSource {
+        self.temporary = temporary;
+        self
+    }
+
     /// The journal that is written holds the log of this source. Without it, the first server that is asked is the one.
     #[must_use]
     pub fn of_journal(self, identity: SourceIdentity) -> ReplicationSource {
@@ -105,6 +116,11 @@ impl ReplicationSource {
         let mut wire = Wire::connect(&self.options).await?;
         let identity = identify(&mut wire, &self.slot).await?;
         self.check_kinship(&mut wire, &identity, durable_end).await?;
+        if self.temporary {
+            let checked = preflight::check_server(&mut wire, &self.wanted(Lsn::ZERO, false)).await;
+            wire.close().await;
+            return checked.map(|_server| ());
+        }
         let checked = preflight::check(&mut wire, &self.wanted(durable_end, false)).await;
         wire.close().await;
         match checked {
@@ -154,6 +170,9 @@ impl ReplicationSource {
         let mut wire = Wire::connect(&self.options).await?;
         let identity = identify(&mut wire, &self.slot).await?;
         self.check_kinship(&mut wire, &identity, durable_end).await?;
+        if self.temporary {
+            return self.open_anew(wire, identity, (durable_end, wishes)).await;
+        }
         let after_peer = self.peer_seen.load(Ordering::Relaxed);
         let cleared = match preflight::check(&mut wire, &self.wanted(durable_end, after_peer)).await {
             Err(error) if error.kind() == ErrorKind::SlotInUse => return Err(self.name_holder(error).await),
@@ -168,7 +187,7 @@ impl ReplicationSource {
             cleared,
             plugin,
             identity,
-            after_peer,
+            before: if after_peer { Before::Peer } else { Before::Ourselves },
             options: &self.options,
         };
         match start_stream(wire, start).await {
@@ -180,6 +199,37 @@ impl ReplicationSource {
                 Ok(session)
             }
         }
+    }
+
+    /// Makes the slot of this session, and begins where it does.
+    async fn open_anew(
+        &self,
+        mut wire: Wire,
+        identity: SourceIdentity,
+        (durable_end, wishes): (Lsn, Wishes),
+    ) -> Result<LogSession> {
+        let cleared = preflight::check_server(&mut wire, &self.wanted(Lsn::ZERO, false)).await?;
+        let begins = create_temporary_slot(&mut wire, &self.options, &self.slot).await?.consistent_point;
+        if begins < durable_end {
+            return Err(Error::new(ErrorKind::JournalForeign, "the server's log ends before what was read of it")
+                .with_detail(format!(
+                    "A slot that was made now begins at {begins}; the log was read up to {durable_end}."
+                ))
+                .with_hint("The server was promoted or set back. Start the process again: its journal is made anew."));
+        }
+        let start = Start {
+            slot: &self.slot,
+            publications: &self.publications,
+            durable_end: begins,
+            cleared: Cleared { confirmed: begins, ..cleared },
+            plugin: PluginOptions::choose(cleared.server_version, wishes, false)?,
+            identity: identity.clone(),
+            before: Before::Nobody,
+            options: &self.options,
+        };
+        let session = start_stream(wire, start).await?;
+        *self.known() = Some(identity);
+        Ok(session)
     }
 
     /// In another server's log, or past the point where a promoted one left its timeline, our positions mean something else.

@@ -24,7 +24,8 @@ pub(crate) fn source(configuration: &Configuration) -> ReplicationSource {
     let replication = ReplicationSource::new(source.options.clone(), source.slot.as_str(), source.publication.as_str())
         .streaming(source.streaming)
         .two_phase(source.two_phase)
-        .standby(source.standby);
+        .standby(source.standby)
+        .temporary(source.temporary);
     match objects(configuration).work_publication() {
         Some(publication) => replication.and(publication),
         None => replication,
@@ -33,7 +34,12 @@ pub(crate) fn source(configuration: &Configuration) -> ReplicationSource {
 
 /// The questions that the server is asked in passing.
 pub(crate) fn primary(configuration: &Configuration) -> PgPrimary {
-    PgPrimary::new(configuration.source.options.clone(), configuration.source.slot.as_str())
+    let source = &configuration.source;
+    let primary = PgPrimary::new(source.options.clone(), source.slot.as_str()).temporary(source.temporary);
+    match configuration.executed() {
+        Some(work) => primary.of_work(&work.mapping),
+        None => primary,
+    }
 }
 
 /// The journal of this source.

@@ -112,7 +112,7 @@ pub enum Change {
         id: Arc<str>,
     },
     Message {
-        prefix: &'static str,
+        prefix: String,
         content: Vec<u8>,
     },
     /// A person pauses or resumes a part.

@@ -1,6 +1,6 @@
 //! The replication stream of the simulated server: real bytes, one session for each slot.
 
-use super::database::Database;
+use super::database::{Change, Database, routing};
 use super::faults::{Fault, Point, Side};
 use super::journal::JournalDisk;
 use super::shared::{Process, disconnected};
@@ -10,8 +10,9 @@ use plugin::Plugin;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::frame::FrameBatch;
 use postrider_core::history::{ConfirmPolicy, Record};
+use postrider_core::members::Presence;
 use postrider_core::ports::{
-    BoxFuture, Confirmer, LogReader, LogSession, LogSource, Outcomes, Primary, SlotHealth, SourceIdentity,
+    Before, BoxFuture, Confirmer, LogReader, LogSession, LogSource, Outcomes, Primary, SlotHealth, SourceIdentity,
 };
 use postrider_core::position::Lsn;
 use postrider_core::snapshot::Snapshot;
@@ -151,7 +152,7 @@ impl FakeSource {
         Ok(LogSession {
             identity: self.identity(),
             begins: from,
-            after_peer: false,
+            before: Before::Ourselves,
             outcomes,
             reader: Box::new(reader),
             confirmer: Arc::new(confirmer),
@@ -292,7 +293,7 @@ impl Confirmer for FakeConfirmer {
 }
 
 impl Primary for FakeSource {
-    fn beat(&self) -> BoxFuture<'_, Result<Lsn>> {
+    fn beat(&self, presence: Option<Presence>) -> BoxFuture<'_, Result<Lsn>> {
         Box::pin(async move {
             self.process.point(Point::PrimaryBeat, Side::Dispatch).await;
             self.process.sim.latency().await;
@@ -300,8 +301,12 @@ impl Primary for FakeSource {
                 return Err(disconnected());
             }
             let xid = self.database.begin();
-            let message = super::database::Change::Message { prefix: "postrider", content: b"beat".to_vec() };
-            self.database.commit(xid, vec![message]);
+            let mut changes = vec![Change::Message { prefix: "postrider".to_owned(), content: b"beat".to_vec() }];
+            changes.extend(presence.map(|presence| Change::Message {
+                prefix: routing().work.unwrap().presence_prefix(),
+                content: presence.content().into_bytes(),
+            }));
+            self.database.commit(xid, changes);
             let end = self.database.state().log_end;
             self.process.point(Point::PrimaryBeat, Side::Completion).await;
             Ok(end)

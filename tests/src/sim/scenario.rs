@@ -16,8 +16,8 @@ use postrider_core::history::{ConfirmPolicy, Record, Rules, StageRule, Violation
 use postrider_core::paused::{PauseChange, Paused, PausedPart};
 use postrider_core::work::{StageName, StageState, WorkKey};
 use postrider_engine::{
-    Ack, Limits, Parts, Periods, Settings, Shutdown, SinkPart, StageLabel, Telemetry, UnfencedWrites, WhenFull,
-    WorkPart, WorkSettings, run,
+    Ack, Limits, MemberLabel, Parts, Periods, Settings, Shutdown, SinkPart, StageLabel, Telemetry, UnfencedWrites,
+    WhenFull, WorkPart, WorkSettings, run,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -27,6 +27,14 @@ use std::time::Duration;
 const PROCESSES: usize = 2;
 /// Virtual time in microseconds after which a seed that has not come to rest has lost something.
 const GIVE_UP: u64 = 120_000_000;
+
+/// How the other executor came and went, as an executor counts it.
+const MEMBERS: [(&str, &str); 4] = [
+    ("joined", "another executor joined"),
+    ("left", "another executor left"),
+    ("died", "another executor died"),
+    ("silent", "another executor fell silent"),
+];
 
 /// Between rest and the last look at what the processes still hold: the log shows them their own last writes.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -236,6 +244,10 @@ impl Machine {
                 .push(format!("process {number} took {unfenced} writes for unfenced, and everybody raises the fence"));
         }
         self.sim.count_seen("stale checkpoints", total(|telemetry| telemetry.stale_checkpoints.get()));
+        for (how, what) in MEMBERS {
+            let count = |telemetry: &Telemetry| telemetry.executor_changes.get_or_create(&MemberLabel { how }).get();
+            self.sim.count_seen(what, lives.iter().map(|telemetry| count(telemetry)).sum());
+        }
         self.sim.count_seen("take-overs", total(|telemetry| telemetry.take_overs.get()));
         self.sim.count_seen("claims lost to another executor", total(|telemetry| telemetry.claims_lost.get()));
         self.sim.count_seen("reconnects", total(|telemetry| telemetry.reconnects.get()));
@@ -304,6 +316,7 @@ impl Machine {
                 statement_rows_max: 20,
                 batch_events_max: 10,
                 retry_max: Duration::from_millis(500),
+                heartbeat_overdue: Duration::from_secs(3),
                 ..Limits::default()
             },
         }
@@ -422,6 +435,7 @@ async fn hold_back(database: Arc<Database>) {
     let order = |change| {
         let xid = database.begin();
         database.commit(xid, vec![Change::Pause(change)]);
+        xid
     };
     while sim.one_in(2) && sim.faults_on() {
         sim.clock.sleep(sim.millis(50, 1_500)).await;
@@ -434,8 +448,15 @@ async fn hold_back(database: Arc<Database>) {
         let part = PausedPart::of(columns).unwrap();
         let [who, why] = ["ada", "because"].map(str::to_owned);
         sim.count(Fault::Paused);
-        order(PauseChange::Pause(Paused { part: part.clone(), since: sim.server_now(), who, why }));
+        let xid = order(PauseChange::Pause(Paused { part: part.clone(), since: sim.server_now(), who, why }));
         sim.clock.sleep(sim.millis(50, 1_500)).await;
+        // A resume takes away the row of the pause, and so must see it.
+        while database.is_running(xid) {
+            let seen = database.revealed.count();
+            if database.is_running(xid) {
+                database.revealed.changed_since(seen).await;
+            }
+        }
         order(PauseChange::Resume(part));
     }
 }

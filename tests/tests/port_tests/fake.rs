@@ -126,7 +126,7 @@ impl log::Fixture for Source {
     fn emit<'a>(&'a self, text: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let xid = self.0.database.begin();
-            let message = Change::Message { prefix: "port", content: text.as_bytes().to_vec() };
+            let message = Change::Message { prefix: "port".to_owned(), content: text.as_bytes().to_vec() };
             self.0.database.commit(xid, vec![message]);
         })
     }

@@ -1,4 +1,4 @@
-//! The logical messages about the work table: what its trigger tells, and what people hold back.
+//! The logical messages about the work table: what its trigger tells, what people hold back, and who works on it.
 
 use super::{Alarm, Route, TableRole, WorkMapping, WorkNotice};
 use crate::pgoutput::LogicalMessage;
@@ -13,6 +13,7 @@ const TRUNCATE: &[u8] = b"truncate";
 pub(super) struct Notices {
     rows: String,
     pauses: String,
+    presences: String,
     /// `schema.table`
     table: Arc<str>,
     states: Arc<StateWords>,
@@ -23,6 +24,7 @@ impl Notices {
         Notices {
             rows: work.notice_prefix(),
             pauses: work.pause_prefix(),
+            presences: work.presence_prefix(),
             table: format!("{}.{}", work.schema, work.table).into(),
             states: Arc::clone(&work.states),
         }
@@ -40,6 +42,8 @@ impl Notices {
             })
         } else if self.pauses == message.prefix {
             Some(Route::Pause(notice))
+        } else if self.presences == message.prefix {
+            Some(Route::Presence(notice))
         } else {
             None
         }

@@ -71,6 +71,7 @@ fn routes(router: &mut Router, decoder: &mut Decoder, messages: &[Vec<u8>]) -> R
             Route::Work(WorkRow { new: None, .. }) => "gone".to_owned(),
             Route::WorkNotice(_) => "notice".to_owned(),
             Route::Pause(_) => "pause".to_owned(),
+            Route::Presence(_) => "presence".to_owned(),
             Route::Ignore(reason) => format!("{reason:?}"),
             Route::Alarm(alarm) => format!("{alarm:?}"),
         });

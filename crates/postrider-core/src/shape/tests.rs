@@ -48,6 +48,7 @@ fn shape_part(decoder: &mut Decoder, router: &mut Router, part: Part<'_>, out: &
             Route::Work(row) => writeln!(out, "{:?}", work_change(&row)?).unwrap(),
             Route::WorkNotice(notice) => writeln!(out, "{:?}", noticed_change(&notice)?).unwrap(),
             Route::Pause(notice) => writeln!(out, "{:?}", pause_change(&notice)?).unwrap(),
+            Route::Presence(notice) => writeln!(out, "{:?}", presence(&notice)?).unwrap(),
             Route::Ignore(crate::route::Ignored::UnrelatedTable) => {}
             Route::Ignore(reason) => writeln!(out, "ignored: {reason:?}").unwrap(),
             Route::Alarm(alarm) => writeln!(out, "alarm: {alarm:?}").unwrap(),

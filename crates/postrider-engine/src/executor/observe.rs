@@ -30,7 +30,9 @@ impl State {
             }
             known = Some(row.rank);
         }
-        self.place(version, xid, known);
+        if !self.is_left_to_others(&version, xid, known) {
+            self.place(version, xid, known);
+        }
     }
 
     /// A version came through the log that the read at start saw, too: nothing new, but for a row that we wrote before that

@@ -7,14 +7,14 @@ use postrider_core::work::{OwnerId, WorkKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Pauses between two questions while others run rows: from the first to the last, doubled each time nobody was newly missing.
-/// Without foreign rows nothing is asked. Two questions and a claim fit into two seconds, whenever an executor dies.
+/// Pauses between two questions while there are others: from the first to the last, doubled each time nobody was newly missing.
+/// Alone, nothing is asked. Two questions and a claim fit into two seconds, whenever an executor dies.
 const ASK_PAUSE_FIRST: Duration = Duration::from_millis(50);
 const ASK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
-    /// Owners of foreign rows that were missing in the last answer, and in how many answers in a row. An executor whose idle
+    /// Other members, and owners of foreign rows, that were missing in the last answer, and in how many answers in a row. An executor whose idle
     /// connection was cut takes its lock again within milliseconds, so one answer is not enough.
     missing: BTreeMap<OwnerId, u32>,
     /// When to ask next, on our own clock; `None`: nobody to ask about.
@@ -51,14 +51,14 @@ impl Owners {
         self.last_asked = Some(now);
     }
 
-    /// The answer about those who run foreign rows.
+    /// The answer about the other members, and those who run foreign rows.
     fn note(&mut self, running: &BTreeSet<OwnerId>, living: &BTreeSet<OwnerId>) {
         self.missing = running
             .difference(living)
             .map(|owner| (*owner, self.missing.get(owner).copied().unwrap_or(0).saturating_add(1)))
             .collect();
         for (owner, _) in self.missing.iter().filter(|(_, answers)| **answers == MISSING_DEAD) {
-            tracing::info!(%owner, "an executor died; its rows are taken over");
+            tracing::info!(%owner, "an executor died; the rows that it runs are taken over");
         }
         self.pause = if self.missing.values().all(|answers| *answers >= MISSING_DEAD) {
             (self.pause * 2).clamp(ASK_PAUSE_FIRST, ASK_PAUSE_MAX)
@@ -77,8 +77,9 @@ impl State {
     pub(crate) fn owners_replied(&mut self, living: Option<&BTreeSet<OwnerId>>) {
         let foreign: Vec<(WorkKey, OwnerId)> = self.rows.foreign().map(|(key, owner)| (key.clone(), owner)).collect();
         if let Some(living) = living {
-            let running = foreign.iter().map(|(_, owner)| *owner).collect();
+            let running = foreign.iter().map(|(_, owner)| *owner).chain(self.peers.others()).collect();
             self.owners.note(&running, living);
+            self.members_live(living);
         }
         let dead: BTreeSet<OwnerId> = self.owners.dead().collect();
         let mut remains = false;
@@ -92,7 +93,7 @@ impl State {
                 _ => {}
             }
         }
-        if remains {
+        if remains || self.peers.has_others() {
             self.owners.ask_at = Some(self.world.now().after(self.owners.pause.max(ASK_PAUSE_FIRST)));
         }
     }

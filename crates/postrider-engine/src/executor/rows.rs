@@ -95,7 +95,7 @@ pub(crate) enum Doubt {
 /// All rows, with the queues and the timers over them.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
-    /// Nothing goes through them one by one: their order is no rule's.
+    /// Their order is no rule's.
     rows: HashMap<WorkKey, Box<Row>>,
     waiting: Waiting,
 }
@@ -219,6 +219,14 @@ impl Rows {
     /// How many rows the log showed in a version that no claim could see yet.
     pub(crate) fn unseen_count(&self) -> usize {
         self.waiting.unseen_count
+    }
+
+    /// The keys of all rows like this, in order.
+    pub(crate) fn keys_where(&self, like: impl Fn(&WorkKey, &Row) -> bool) -> Vec<WorkKey> {
+        let mut keys: Vec<_> =
+            self.rows.iter().filter(|(key, row)| like(key, row)).map(|(key, _)| key.clone()).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// The next row of a stage that is due, moved to the claim. A group has up to `turn_rows` rows in its turn.

@@ -4,6 +4,7 @@
 //! stand in files of their own: *observe*, *claim*, *judge*, *checkpoint*, and *resolve* for what a statement left open.
 
 use super::CONSUMER;
+use super::members::Peers;
 use super::owners::Owners;
 use super::pace::Pace;
 use super::paused::Pauses;
@@ -63,6 +64,7 @@ pub(crate) struct State {
     /// Rows that are to be parked by their next claim, each with the fence that it was written under and the reason.
     pub(super) rows_unfenced: BTreeMap<WorkKey, (i64, String)>,
     pub(super) owners: Owners,
+    pub(super) peers: Peers,
     pub(super) suspects: Suspects,
     /// No new claims: the process is ending.
     pub(super) draining: bool,
@@ -94,6 +96,10 @@ impl State {
         clock: ServerClock,
         telemetry: Arc<Telemetry>,
     ) -> State {
+        // A group's rows must be one executor's for a stage that takes them one at a time.
+        let serial = settings.definitions.steps().any(|(_, policy)| policy.serial);
+        let peers = Peers::new(settings.owner, settings.fair_by.filter(|_| serial));
+        telemetry.executors.set(1);
         State {
             pace: Pace::new(&settings),
             rows: Rows::new(&settings),
@@ -111,6 +117,7 @@ impl State {
             doubts: BTreeSet::new(),
             rows_unfenced: BTreeMap::new(),
             owners: Owners::default(),
+            peers,
             suspects: Suspects::default(),
             draining: false,
             one_by_one: 0,

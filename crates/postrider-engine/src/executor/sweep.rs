@@ -19,9 +19,34 @@ impl State {
     /// A page of open rows, as the sweep read them.
     pub(crate) fn suspect(&mut self, page: &[WorkVersion]) {
         for version in page {
-            if self.suspects.rows.len() < SUSPECTS_MAX && self.is_news(version) {
-                self.suspects.rows.insert(version.key.clone(), Rank::of(version));
+            match self.news(version) {
+                None => {}
+                // It waits for somebody else, who may be stuck.
+                Some(observation) if self.is_anothers(version) => self.look_after(version, observation),
+                Some(_) if self.suspects.rows.len() < SUSPECTS_MAX => {
+                    self.suspects.rows.insert(version.key.clone(), Rank::of(version));
+                }
+                Some(_) => {}
             }
+        }
+    }
+
+    /// Nobody here has the row, and another executor is to begin with it.
+    fn is_anothers(&self, version: &WorkVersion) -> bool {
+        !self.is_mine(&version.key)
+            && version.lease_owner != Some(self.settings.owner)
+            && self.rows.row(&version.key).is_none()
+    }
+
+    fn look_after(&mut self, version: &WorkVersion, observation: Observation) {
+        let is_due = match observation {
+            Observation::TakeOverAt(at, _) => at < self.clock.now(),
+            Observation::ClaimNow | Observation::Gone(_) => true,
+            _ => false,
+        };
+        if is_due && self.is_overlooked(version) {
+            self.telemetry.overlooked_rows.inc();
+            self.place(version.clone(), 0, None);
         }
     }
 
@@ -36,7 +61,7 @@ impl State {
         let mut hits = 0u64;
         for version in reading.rows {
             let unchanged = suspects.get(&version.key) == Some(&Rank::of(&version));
-            if unchanged && self.is_news(&version) {
+            if unchanged && self.news(&version).is_some() {
                 hits += 1;
                 let known = self.rows.row(&version.key).map(|row| row.rank);
                 self.place(version, 0, known);
@@ -48,21 +73,22 @@ impl State {
         }
     }
 
-    /// Nobody works on the row here, and it says something that is not known.
-    fn is_news(&self, version: &WorkVersion) -> bool {
+    /// What the row asks for that is not known, if nobody works on it here.
+    fn news(&self, version: &WorkVersion) -> Option<Observation> {
         let row = self.rows.row(&version.key);
         if row.is_some_and(super::rows::Row::is_busy) {
-            return false;
+            return None;
         }
         let known = row.map(|row| row.rank);
         let now = self.clock.now();
-        match observe(&self.settings.definitions, self.settings.owner, known, version, now) {
+        let observation = observe(&self.settings.definitions, self.settings.owner, known, version, now);
+        match observation {
             Observation::ClaimNow
             | Observation::ClaimAt(_)
             | Observation::TakeOverAt(..)
             | Observation::Orphan
-            | Observation::Gone(_) => true,
-            Observation::Rest | Observation::AttemptsUsedUp | Observation::Ignore => false,
+            | Observation::Gone(_) => Some(observation),
+            Observation::Rest | Observation::AttemptsUsedUp | Observation::Ignore => None,
         }
     }
 }

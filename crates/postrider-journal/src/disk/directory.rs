@@ -7,7 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const LOCK: &str = "lock";
+/// The file whose lock says that the journal is open.
+pub(crate) const LOCK: &str = "lock";
 
 /// The real [`Disk`].
 #[derive(Debug)]

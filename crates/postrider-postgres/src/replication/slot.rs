@@ -30,6 +30,17 @@ const OLDEST_WRITER: &str = "
 /// What brings a standby the record of running transactions that a slot begins with; an idle primary writes none by itself.
 const LOG_SNAPSHOT: &str = "On the primary, as a superuser: SELECT pg_log_standby_snapshot();";
 
+/// For so long a temporary slot may wait for old transactions before the connection is made anew; each try says whom it waits for.
+const TEMPORARY_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long a slot is there.
+#[derive(Debug, Clone, Copy)]
+enum Life {
+    Lasting,
+    /// As long as its connection.
+    Temporary,
+}
+
 /// A slot that was just made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreatedSlot {
@@ -56,12 +67,33 @@ struct Writer {
 /// creation is then cancelled; and what connecting leads to.
 pub async fn create_slot(options: &ConnectOptions, slot: &str, patience: Duration) -> Result<CreatedSlot> {
     let mut wire = Wire::connect(options).await?;
-    let command = create_command(slot, server_version(&mut wire).await?);
+    let command = create_command(slot, Life::Lasting, server_version(&mut wire).await?);
+    let created = create(&mut wire, options, (slot, &command), patience).await?;
+    wire.close().await;
+    Ok(created)
+}
+
+/// Creates a slot that goes with the connection, on which it is then read; otherwise as [`create_slot`].
+pub(crate) async fn create_temporary_slot(
+    wire: &mut Wire,
+    options: &ConnectOptions,
+    slot: &str,
+) -> Result<CreatedSlot> {
+    let command = create_command(slot, Life::Temporary, server_version(wire).await?);
+    create(wire, options, (slot, &command), TEMPORARY_PATIENCE).await
+}
+
+async fn create(
+    wire: &mut Wire,
+    options: &ConnectOptions,
+    (slot, command): (&str, &str),
+    patience: Duration,
+) -> Result<CreatedSlot> {
     let began = Instant::now();
     let process_id = wire.process_id;
     let named = |refusal| name_slot(refusal, slot);
     let rows = {
-        let creation = wire.query_unbounded(Phase::CreateSlot, &command);
+        let creation = wire.query_unbounded(Phase::CreateSlot, command);
         tokio::pin!(creation);
         let look_at = began + LOOK_AFTER.min(patience);
         tokio::select! {
@@ -77,7 +109,6 @@ pub async fn create_slot(options: &ConnectOptions, slot: &str, patience: Duratio
             }
         }
     };
-    wire.close().await;
     // slot_name, consistent_point, snapshot_name, output_plugin
     let consistent_point = rows.into_iter().next().and_then(|row| row.into_iter().nth(1).flatten());
     consistent_point
@@ -106,10 +137,14 @@ pub(crate) async fn server_version(wire: &mut Wire) -> Result<u32> {
         .ok_or_else(|| protocol_violation("The server names no version."))
 }
 
-fn create_command(slot: &str, server_version: u32) -> String {
+fn create_command(slot: &str, life: Life, server_version: u32) -> String {
+    let temporary = match life {
+        Life::Lasting => "",
+        Life::Temporary => "TEMPORARY ",
+    };
     // Version 15 has a list of options; 14 knows only words.
     let no_snapshot = if server_version >= 150_000 { "(SNAPSHOT 'nothing')" } else { "NOEXPORT_SNAPSHOT" };
-    format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {no_snapshot}", quote_identifier(slot))
+    format!("CREATE_REPLICATION_SLOT {} {temporary}LOGICAL pgoutput {no_snapshot}", quote_identifier(slot))
 }
 
 /// The server would finish the creation even if we left, so that it must be told to stop.
@@ -121,9 +156,9 @@ async fn give_up(options: &ConnectOptions, process_id: i32, patience: Duration) 
     Error::new(ErrorKind::Transient, "a new replication slot must wait for a transaction that does not end")
         .with_detail(format!("The server is waiting for {}; {} s passed.", writer.who, patience.as_secs()))
         .with_hint(match writer.cure {
-            Some(cure) if writer.is_elsewhere => format!("{cure} Say it while `postrider setup` runs again."),
-            Some(cure) => format!("End that transaction, then run `postrider setup` again: {cure}"),
-            None => "Run `postrider setup` again.".to_owned(),
+            Some(cure) if writer.is_elsewhere => format!("{cure} Say it while the slot is created again."),
+            Some(cure) => format!("End that transaction, then try again: {cure}"),
+            None => "Try again.".to_owned(),
         })
 }
 
@@ -165,10 +200,17 @@ mod tests {
 
     #[test]
     fn each_version_gets_its_own_syntax() {
-        assert_eq!(create_command("s", 140_023), r#"CREATE_REPLICATION_SLOT "s" LOGICAL pgoutput NOEXPORT_SNAPSHOT"#);
-        assert_eq!(
-            create_command("s", 150_018),
-            r#"CREATE_REPLICATION_SLOT "s" LOGICAL pgoutput (SNAPSHOT 'nothing')"#
-        );
+        for (life, version, command) in [
+            (Life::Lasting, 140_023, r#"CREATE_REPLICATION_SLOT "s" LOGICAL pgoutput NOEXPORT_SNAPSHOT"#),
+            (Life::Lasting, 150_018, r#"CREATE_REPLICATION_SLOT "s" LOGICAL pgoutput (SNAPSHOT 'nothing')"#),
+            (Life::Temporary, 140_023, r#"CREATE_REPLICATION_SLOT "s" TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"#),
+            (
+                Life::Temporary,
+                180_006,
+                r#"CREATE_REPLICATION_SLOT "s" TEMPORARY LOGICAL pgoutput (SNAPSHOT 'nothing')"#,
+            ),
+        ] {
+            assert_eq!(create_command("s", life, version), command);
+        }
     }
 }

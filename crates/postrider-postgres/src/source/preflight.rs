@@ -76,7 +76,7 @@ pub(crate) struct Server {
 pub(crate) async fn check(wire: &mut Wire, wanted: &Wanted<'_>) -> Result<Cleared> {
     let Wanted { slot, publications, durable_end, after_peer, .. } = *wanted;
     let server = ask_server(wire, publications).await?;
-    check_server(&server, wanted)?;
+    judge_server(&server, wanted)?;
     let found = ask_slot(wire, slot).await?;
     let place = Place { slot, database: &server.database, durable_end, after_peer };
     let state = judge(found.as_ref(), place);
@@ -92,17 +92,45 @@ pub(crate) async fn check(wire: &mut Wire, wanted: &Wanted<'_>) -> Result<Cleare
     if let SlotState::Behind { confirmed } = state {
         tracing::info!(%confirmed, journal = %durable_end, "the slot is behind our journal: what comes again is dropped");
     }
-    if let Some(publication) = &server.missing_publication {
-        return Err(Error::new(ErrorKind::PublicationMissing, "the publication does not exist")
-            .with_detail(format!("It is \"{publication}\" in database \"{}\".", server.database))
-            .with_hint(format!("If the slot is new, `postrider setup` makes the publication; it must be older than the slot, so drop the slot first: {} For a publication that ends in \"_work\", `work.quiet = false` goes on without it.", drop_slot_statement(slot))));
-    }
+    check_publications(&server, || {
+        format!(
+            "If the slot is new, `postrider setup` makes the publication; it must be older than the slot, so drop the slot first: {} For a publication that ends in \"_work\", `work.quiet = false` goes on without it.",
+            drop_slot_statement(slot)
+        )
+    })?;
     let (confirmed, two_phase) =
         found.map_or((Lsn::ZERO, false), |slot| (slot.confirmed.unwrap_or(Lsn::ZERO), slot.two_phase));
-    let Server { wal_sender_timeout, version: server_version, in_recovery, snapshot, flushed, .. } = server;
-    // A standby shows what it replays before it says that it has replayed it.
-    let outcomes = (!in_recovery).then_some(Outcomes { snapshot, logged: flushed });
-    Ok(Cleared { wal_sender_timeout, server_version, two_phase, confirmed, in_recovery, outcomes })
+    Ok(Cleared { two_phase, confirmed, ..server.cleared() })
+}
+
+/// Checks the server and the publications, for a slot that is yet to be made.
+///
+/// # Errors
+/// `WalLevel`, `PublicationMissing`, `Configuration` (an old server, a standby), each with what to do.
+pub(crate) async fn check_server(wire: &mut Wire, wanted: &Wanted<'_>) -> Result<Cleared> {
+    let server = ask_server(wire, wanted.publications).await?;
+    judge_server(&server, wanted)?;
+    check_publications(&server, || "`postrider setup` makes it.".to_owned())?;
+    Ok(server.cleared())
+}
+
+fn check_publications(server: &Server, hint: impl Fn() -> String) -> Result<()> {
+    match &server.missing_publication {
+        None => Ok(()),
+        Some(publication) => Err(Error::new(ErrorKind::PublicationMissing, "the publication does not exist")
+            .with_detail(format!("It is \"{publication}\" in database \"{}\".", server.database))
+            .with_hint(hint())),
+    }
+}
+
+impl Server {
+    /// What is known of it without a slot.
+    fn cleared(self) -> Cleared {
+        let Server { wal_sender_timeout, version: server_version, in_recovery, snapshot, flushed, .. } = self;
+        // A standby shows what it replays before it says that it has replayed it.
+        let outcomes = (!in_recovery).then_some(Outcomes { snapshot, logged: flushed });
+        Cleared { wal_sender_timeout, server_version, two_phase: false, confirmed: Lsn::ZERO, in_recovery, outcomes }
+    }
 }
 
 /// Why a standby of this major version is no source, if it is none.
@@ -154,7 +182,7 @@ pub(crate) async fn ask_server(wire: &mut Wire, publications: &[String]) -> Resu
     })
 }
 
-fn check_server(server: &Server, wanted: &Wanted<'_>) -> Result<()> {
+fn judge_server(server: &Server, wanted: &Wanted<'_>) -> Result<()> {
     let durable_end = wanted.durable_end;
     if server.version < SERVER_VERSION_MIN {
         return Err(Error::new(ErrorKind::Configuration, "the server is too old")

@@ -111,15 +111,15 @@ pub(crate) async fn s_09_a_token_that_has_expired_is_fetched_anew_at_the_next_co
     let options = parse(&house.at("user=managed")).unwrap().with_password_command(command).unwrap();
     let count = || fs::read_to_string(&calls).unwrap().lines().count();
     let primary = PgPrimary::new(options.clone(), "s");
-    primary.beat().await.unwrap();
-    primary.beat().await.unwrap();
+    primary.beat(None).await.unwrap();
+    primary.beat(None).await.unwrap();
     assert_eq!(count(), 1, "once for each connection");
 
     // The server forgets the token and the session: our own is not good any more, and a new one is asked for.
     house.run("ALTER ROLE managed PASSWORD 'hush-2'").await;
     house.run("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 'managed'").await;
-    let lost = primary.beat().await.expect_err("the session is gone");
-    let expired = if count() == 1 { primary.beat().await.expect_err("the token is old") } else { lost };
+    let lost = primary.beat(None).await.expect_err("the session is gone");
+    let expired = if count() == 1 { primary.beat(None).await.expect_err("the token is old") } else { lost };
     assert_eq!(
         (expired.kind(), expired.kind().reaction()),
         (ErrorKind::Transient, Reaction::Retry),
@@ -129,7 +129,7 @@ pub(crate) async fn s_09_a_token_that_has_expired_is_fetched_anew_at_the_next_co
     assert!(!format!("{expired:?}").contains("hush"), "{expired:?}");
     assert_eq!(count(), 2);
     house.file("token", "hush-2\n", 0o600);
-    primary.beat().await.unwrap();
+    primary.beat(None).await.unwrap();
     assert_eq!(count(), 3);
     ask(&options, "SELECT 'in'").await.unwrap();
 

@@ -164,7 +164,7 @@ async fn the_role_can_do_its_work_and_nothing_else() {
     assert_eq!(table.checkpoint(owner, &[finish]).await.unwrap().len(), 1);
     assert!(table.living_owners().await.unwrap().unwrap().contains(&owner));
     let primary = PgPrimary::new(options.clone(), &name);
-    primary.beat().await.unwrap();
+    primary.beat(None).await.unwrap();
     primary.slot().await.unwrap();
     let (client, _task) = postrider_postgres::connect_client(&options).await.unwrap();
     for refused in [

@@ -10,6 +10,7 @@ use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::LogSource;
 use postrider_core::position::Lsn;
 use postrider_core::time::Timestamp;
+use postrider_core::work::OwnerId;
 use postrider_engine::{Parts, Shutdown, Telemetry, World};
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -19,21 +20,25 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) struct Run {
     #[command(flatten)]
     configuration: ConfigurationFile,
+    /// Share the stages with the process that has the slot, and do nothing else: no outbox, no sink. The log is read through a temporary slot,
+    /// and the journal stands in `stages` beneath the other's directory. Any number of such processes, on any machine, from the same file.
+    #[arg(long)]
+    stages_only: bool,
 }
 
 impl Run {
     pub(super) fn obey(self) -> Result<u8> {
         let configuration = config::load(&self.configuration.path)?;
-        block_on(run(configuration))?;
+        let (owner, world) = wiring::chance()?;
+        let configuration = if self.stages_only { configuration.of_stages_only(owner)? } else { configuration };
+        block_on(run(configuration, owner, Arc::new(world)))?;
         Ok(exit::OK)
     }
 }
 
-async fn run(configuration: Configuration) -> Result<()> {
+async fn run(configuration: Configuration, owner: OwnerId, world: Arc<dyn World>) -> Result<()> {
     let shutdown = Shutdown::default();
     end_on_signals(&shutdown)?;
-    let (owner, world) = wiring::chance()?;
-    let world: Arc<dyn World> = Arc::new(world);
     let telemetry = Arc::new(Telemetry::default());
     let settings = wiring::settings(&configuration);
 
@@ -58,7 +63,7 @@ async fn run(configuration: Configuration) -> Result<()> {
 /// Everything that a run consists of. `None`: the end was asked for before it was there.
 async fn assemble(
     configuration: &Configuration,
-    owner: postrider_core::work::OwnerId,
+    owner: OwnerId,
     patience: &Patience<'_>,
     (world, telemetry): (&Arc<dyn World>, &Arc<Telemetry>),
 ) -> Result<Option<Parts>> {
@@ -70,7 +75,10 @@ async fn assemble(
     if patience.insist("checking the server", || source.check(Lsn::ZERO)).await?.is_none() {
         return Ok(None);
     }
-    if succeed(configuration, patience, world.now()).await?.is_none() {
+    if configuration.source.temporary {
+        // Nobody goes on from it: what a further process needs is in the rows.
+        postrider_journal::discard(&configuration.journal.dir)?;
+    } else if succeed(configuration, patience, world.now()).await?.is_none() {
         return Ok(None);
     }
     let journal = wiring::journal(configuration, &identity)?;

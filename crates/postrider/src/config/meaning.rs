@@ -16,8 +16,9 @@ use crate::config::quantity::Span;
 use crate::config::secret::Secret;
 use crate::config::table::suggest;
 use crate::config::typed;
-use postrider_core::error::Error;
+use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::route::{OutboxPrefix, OutboxTable};
+use postrider_core::work::OwnerId;
 use postrider_engine::{Ack, Periods, WhenFull};
 use postrider_postgres::{ConnectOptions, Failover};
 use std::collections::BTreeMap;
@@ -52,6 +53,27 @@ impl Configuration {
     pub(crate) fn executed(&self) -> Option<&Work> {
         self.work.as_ref().filter(|work| work.mode == Mode::Execute)
     }
+
+    /// What is left of it for a further process that shares the stages with the one that has the slot: a temporary slot of its own, a journal
+    /// of its own beneath the other's directory, and neither outbox nor sink.
+    ///
+    /// # Errors
+    /// `Configuration` where there are no stages to share.
+    pub(crate) fn of_stages_only(mut self, owner: OwnerId) -> Result<Configuration> {
+        if self.executed().is_none() {
+            return Err(Error::new(ErrorKind::Configuration, "there are no stages to share")
+                .with_detail("`--stages-only` starts a further process for the stages of [work].")
+                .with_hint("Give the configuration a [work] with mode = \"execute\", or leave out --stages-only."));
+        }
+        self.outbox_tables.clear();
+        self.outbox_prefixes.clear();
+        self.sinks.clear();
+        self.journal.dir.push("stages");
+        self.source.slot = temporary_slot(&self.source.slot, owner);
+        self.source.temporary = true;
+        self.source.two_phase = false;
+        Ok(self)
+    }
 }
 
 #[derive(Debug)]
@@ -64,6 +86,8 @@ pub(crate) struct Source {
     pub(crate) failover: Failover,
     /// The server may be a standby.
     pub(crate) standby: bool,
+    /// The slot goes with its connection: [`Configuration::of_stages_only`].
+    pub(crate) temporary: bool,
 }
 
 #[derive(Debug)]
@@ -75,6 +99,13 @@ pub(crate) struct Journal {
     pub(crate) retention_age: Option<Duration>,
     pub(crate) when_full: WhenFull,
     pub(crate) staging_bytes: u64,
+}
+
+/// A name that no other process gives its slot. Names of slots are ASCII.
+fn temporary_slot(slot: &str, owner: OwnerId) -> String {
+    let end = format!("_{owner}");
+    let begin = slot.get(..NAME_BYTES_MAX - end.len()).unwrap_or(slot);
+    format!("{begin}{end}")
 }
 
 /// Reads the whole file's meaning. `None` only if something was reported.

@@ -69,6 +69,9 @@ pub(crate) struct WorkReport {
     pub(crate) ready: bool,
     pub(crate) open_rows: i64,
     pub(crate) calls_in_flight: i64,
+    /// Executors that share the table's rows, this one included.
+    #[serde(default)]
+    pub(crate) executors: i64,
     /// Open rows whose commit is in the log and waits, so that nobody can claim them yet.
     pub(crate) unseen_rows: i64,
     /// Rows that were parked since the start because nobody here can start them: how many, by the reason.
@@ -184,6 +187,7 @@ impl Report {
                 ready: status.work_ready,
                 open_rows: telemetry.open_rows.get(),
                 calls_in_flight: telemetry.calls_in_flight.get(),
+                executors: telemetry.executors.get(),
                 unseen_rows: telemetry.unseen_rows.get(),
                 refused: status.refused,
             },
@@ -318,7 +322,9 @@ impl fmt::Display for Report {
 
 impl fmt::Display for WorkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "work:       {} open rows, {} calls in flight", self.open_rows, self.calls_in_flight)?;
+        let WorkReport { open_rows, calls_in_flight, executors, .. } = self;
+        let shared = if *executors > 1 { format!("; {executors} executors share the rows") } else { String::new() };
+        writeln!(f, "work:       {open_rows} open rows, {calls_in_flight} calls in flight{shared}")?;
         if self.unseen_rows > 0 {
             writeln!(
                 f,
@@ -448,9 +454,9 @@ mod tests {
         });
         telemetry.update_stage("BINDING", StageClass::Natural, |calls| calls.note_good(Timestamp(0)));
         telemetry.open_rows.set(3);
-        telemetry.update(|status| {
-            status.refused.insert("VERSION_GONE: the configuration has no definition \"quote@1\"".to_owned(), 2);
-        });
+        telemetry.executors.set(2);
+        let gone = "VERSION_GONE: the configuration has no definition \"quote@1\"".to_owned();
+        telemetry.update(|status| status.refused.extend([(gone, 2)]));
         let endpoints = BTreeMap::from([("PRICING".to_owned(), "http://quoting:80".to_owned())]);
         let mut report = Report::new(&telemetry, Timestamp(2), vec!["No heartbeat.".to_owned()], &endpoints);
         report.process_id = 1;
@@ -466,7 +472,7 @@ mod tests {
             confirmed:  0/0
             heartbeat:  1970-01-01T00:00:00.000000Z
             slot keeps: 0 bytes
-            work:       3 open rows, 0 calls in flight
+            work:       3 open rows, 0 calls in flight; 2 executors share the rows
                         parked since the start, 2 rows: VERSION_GONE: the configuration has no definition "quote@1"
                         Give the configuration what they lack ([[work.earlier]] holds a definition that is no longer current), start again, and let them go on: `postrider work resume`; or move them to another definition first: `postrider work migrate`.
             stage APPROVAL (natural, ): 1 of 10 calls in the last 10 minutes came to no good end

@@ -89,7 +89,7 @@ impl Filter {
             _ if self.arguments.kind != Kind::Outbox => return Ok(Wanted::No),
             Route::Outbox(row) => shape::outbox_event(&row, seen.position, seen.head.committed_at)?,
             Route::OutboxMessage(message) => shape::message_event(&message, seen.position, seen.head.committed_at),
-            Route::Pause(_) | Route::Ignore(_) | Route::Alarm(_) => return Ok(Wanted::No),
+            Route::Pause(_) | Route::Presence(_) | Route::Ignore(_) | Route::Alarm(_) => return Ok(Wanted::No),
         };
         let has_key = keys.is_empty() || event.key.as_deref().is_some_and(|own| keys.iter().any(|key| key == own));
         Ok(if has_key { Wanted::Event(Box::new(event)) } else { Wanted::No })

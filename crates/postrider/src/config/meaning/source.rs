@@ -59,6 +59,7 @@ impl Reader<'_> {
             two_phase,
             failover,
             standby,
+            temporary: false,
         })
     }
 

@@ -1,0 +1,256 @@
+//! What: shares the rows with the other executors of the table.
+//! Where: beside *observe*: it says which rows we begin with.
+//! Takes and gives: what executors say of themselves in the log, and who of them lives; rows that are left to others, and the wish to read the
+//! open rows anew where our share grew.
+//! Never: decides who may work on a row, which is the fence's word, or gives away a row that a statement or a call has.
+//!
+//! Who joins is heard in the log and must live; who leaves says so, dies, or falls silent. Whoever sees a member go reads the open rows once
+//! more, so that a row that nobody held is somebody's again; what nobody began for two sweeps is begun by whoever has nothing else to do.
+
+use super::rows::Phase;
+use super::state::State;
+use crate::telemetry::MemberLabel;
+use postrider_core::error::Error;
+use postrider_core::members::{Members, Presence};
+use postrider_core::observe::{Observation, Rank, observe};
+use postrider_core::position::Position;
+use postrider_core::shape::ShapeError;
+use postrider_core::snapshot::Snapshot;
+use postrider_core::stage::{Backoff, Step};
+use postrider_core::time::Timestamp;
+use postrider_core::work::{OwnerId, WorkKey, WorkVersion};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// So many transactions are remembered whose rows were left to others. A read of the open rows must see them all: a commit can be in the log
+/// before anybody sees it.
+const LEFT_MAX: usize = 65_536;
+
+/// Rows of others that a sweep found waiting, remembered until the next; it finds the rest.
+const WAITING_MAX: usize = 10_000;
+
+/// The pauses before the open rows are read once more, because a commit that the log has shown was not visible yet.
+const UNSEEN: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(10) };
+
+/// The other executors, as far as we know, and what we left to them.
+#[derive(Debug)]
+pub(super) struct Peers {
+    members: Members,
+    /// When each of the other members last said that it is there, by our own clock.
+    heard: BTreeMap<OwnerId, Timestamp>,
+    /// They spoke, and whether they live is being asked.
+    candidates: BTreeMap<OwnerId, Timestamp>,
+    /// Somebody joined: it is to hear of us at once.
+    answer: bool,
+    /// From this time of our own clock the open rows are to be read anew.
+    reread_at: Option<Timestamp>,
+    /// So often in a row some of what we left to others was not visible yet.
+    unseen_reads: u32,
+    /// The transactions whose rows we left to others, oldest first.
+    left: VecDeque<u32>,
+    /// Rows of others that the last sweep found waiting.
+    waiting: BTreeMap<WorkKey, Rank>,
+    /// The same, of the sweep that is under way.
+    waiting_now: BTreeMap<WorkKey, Rank>,
+    /// The steps for which rows of ours were waiting when the sweep that is under way began.
+    busy_steps: Option<BTreeSet<Step>>,
+}
+
+impl Peers {
+    pub(super) fn new(me: OwnerId, kept_together: Option<usize>) -> Peers {
+        Peers {
+            members: Members::new(me, kept_together),
+            heard: BTreeMap::new(),
+            candidates: BTreeMap::new(),
+            answer: false,
+            reread_at: None,
+            unseen_reads: 0,
+            left: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            waiting_now: BTreeMap::new(),
+            busy_steps: None,
+        }
+    }
+
+    /// Those whose lives matter: the members, and who would become one.
+    pub(super) fn others(&self) -> impl Iterator<Item = OwnerId> {
+        self.members.others().iter().chain(self.candidates.keys()).copied()
+    }
+
+    /// Whether there are any.
+    pub(super) fn has_others(&self) -> bool {
+        self.others().next().is_some()
+    }
+
+    fn leave_to_others(&mut self, xid: u32) {
+        if xid == 0 || self.left.back() == Some(&xid) {
+            return;
+        }
+        if self.left.len() == LEFT_MAX {
+            self.left.pop_front();
+        }
+        self.left.push_back(xid);
+    }
+}
+
+impl State {
+    /// The log brought what an executor says of itself, committed at that time of the server's clock.
+    pub(crate) fn presence_heard(
+        &mut self,
+        said: Result<Presence, ShapeError>,
+        committed_at: Timestamp,
+        position: Position,
+    ) {
+        let Presence { owner, leaving } = match said {
+            Ok(presence) => presence,
+            Err(error) => {
+                self.alarm();
+                let what = Error::from(error).report();
+                return tracing::error!(%position, what, "a message by which an executor says that it is there cannot be read");
+            }
+        };
+        // What is read of long ago says nothing about now.
+        if owner == self.settings.owner || self.clock.now().since(committed_at) > self.limits.heartbeat_overdue {
+            return;
+        }
+        let now = self.world.now();
+        if leaving {
+            self.peers.candidates.remove(&owner);
+            self.member_gone(owner, "left");
+        } else if let Some(heard) = self.peers.heard.get_mut(&owner) {
+            *heard = now;
+        } else {
+            self.peers.candidates.insert(owner, now);
+            self.owners.ask(now);
+        }
+    }
+
+    /// Who lives: candidates become members; members that the last answers say are dead, or that fell silent, are none any more.
+    pub(super) fn members_live(&mut self, living: &BTreeSet<OwnerId>) {
+        for (owner, heard) in std::mem::take(&mut self.peers.candidates) {
+            if living.contains(&owner) && self.peers.members.join(owner) {
+                tracing::info!(%owner, "another executor works on the table: the rows are shared with it");
+                self.peers.heard.insert(owner, heard);
+                self.peers.answer = true;
+                self.count_member("joined");
+                self.leave_what_is_not_mine();
+            }
+        }
+        let dead: BTreeSet<OwnerId> = self.owners.dead().collect();
+        let (now, overdue) = (self.world.now(), self.limits.heartbeat_overdue);
+        let gone = self.peers.heard.iter().filter_map(|(owner, heard)| match dead.contains(owner) {
+            true => Some((*owner, "died")),
+            false => (now.since(*heard) > overdue).then_some((*owner, "silent")),
+        });
+        for (owner, how) in gone.collect::<Vec<_>>() {
+            self.member_gone(owner, how);
+        }
+        self.report_members();
+    }
+
+    fn member_gone(&mut self, owner: OwnerId, how: &'static str) {
+        self.peers.heard.remove(&owner);
+        if self.peers.members.leave(owner) {
+            tracing::info!(%owner, how, "an executor of the table is gone: the open rows are read, and its share is the others'");
+            self.peers.reread_at = Some(self.world.now());
+            self.count_member(how);
+            self.report_members();
+        }
+    }
+
+    fn count_member(&self, how: &'static str) {
+        self.telemetry.executor_changes.get_or_create(&MemberLabel { how }).inc();
+    }
+
+    fn report_members(&self) {
+        let executors = self.peers.members.others().len() + 1;
+        self.telemetry.executors.set(i64::try_from(executors).unwrap_or(i64::MAX));
+    }
+
+    /// Whether somebody is to hear at once that we are there; the question takes it back.
+    pub(crate) fn take_answer(&mut self) -> bool {
+        std::mem::take(&mut self.peers.answer)
+    }
+
+    /// Whether the open rows are to be read anew now; the question takes it back.
+    pub(crate) fn take_reread(&mut self, now: Timestamp) -> bool {
+        self.peers.reread_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// How long until the open rows are to be read anew.
+    pub(crate) fn until_reread(&self, now: Timestamp) -> Option<Duration> {
+        self.peers.reread_at.map(|at| at.since(now))
+    }
+
+    /// All open rows were read. Those that we left to others are seen by then, or they are read once more.
+    pub(crate) fn open_rows_read(&mut self, snapshot: &Snapshot) {
+        self.peers.left.retain(|xid| !snapshot.sees(*xid));
+        if self.peers.left.is_empty() {
+            self.peers.unseen_reads = 0;
+        } else if self.peers.reread_at.is_none() {
+            self.peers.unseen_reads = self.peers.unseen_reads.saturating_add(1);
+            self.peers.reread_at = Some(self.world.now().after(UNSEEN.pause(self.peers.unseen_reads)));
+        }
+    }
+
+    /// Whether the version, which every executor can see, is another's to begin with, if anybody's. It is forgotten here.
+    pub(super) fn is_left_to_others(&mut self, version: &WorkVersion, xid: u32, known: Option<Rank>) -> bool {
+        if self.is_mine(&version.key) {
+            return false;
+        }
+        let now = self.clock.now();
+        match observe(&self.settings.definitions, self.settings.owner, known, version, now) {
+            Observation::ClaimNow
+            | Observation::ClaimAt(_)
+            | Observation::TakeOverAt(..)
+            | Observation::Gone(_)
+            | Observation::AttemptsUsedUp => {
+                self.rows.remove(&version.key);
+                self.peers.leave_to_others(xid);
+                true
+            }
+            Observation::Orphan | Observation::Rest | Observation::Ignore => false,
+        }
+    }
+
+    /// Somebody joined: what waits here and is its to begin with goes.
+    fn leave_what_is_not_mine(&mut self) {
+        let members = &self.peers.members;
+        let waits = |phase: &Phase| matches!(phase, Phase::Due(_) | Phase::Timed(..));
+        let left = self.rows.keys_where(|key, row| waits(&row.phase) && !members.is_mine(key));
+        for key in left {
+            let Some(row) = self.rows.remove(&key) else { continue };
+            self.peers.leave_to_others(row.xid);
+        }
+    }
+
+    /// A sweep found this row of others waiting. Whether it did so before, and nobody has begun it since, while nothing of ours waits for the
+    /// stage: then we begin with it.
+    pub(super) fn is_overlooked(&mut self, version: &WorkVersion) -> bool {
+        let rank = Rank::of(version);
+        let rows = &self.rows;
+        let busy_steps = self.peers.busy_steps.get_or_insert_with(|| rows.due_steps().cloned().collect());
+        let step = self.settings.definitions.step(version.definition.as_ref(), &version.stage);
+        if self.peers.waiting.get(&version.key) == Some(&rank) && !busy_steps.contains(&step) {
+            return true;
+        }
+        if self.peers.waiting_now.len() < WAITING_MAX {
+            self.peers.waiting_now.insert(version.key.clone(), rank);
+        }
+        false
+    }
+
+    pub(super) fn is_mine(&self, key: &WorkKey) -> bool {
+        self.peers.members.is_mine(key)
+    }
+
+    /// The sweep has seen every row.
+    pub(crate) fn sweep_ended(&mut self) {
+        self.peers.waiting = std::mem::take(&mut self.peers.waiting_now);
+        self.peers.busy_steps = None;
+    }
+}
+
+#[cfg(test)]
+#[path = "members_tests.rs"]
+mod tests;

@@ -1,0 +1,240 @@
+#![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
+use crate::executor::play::{Play, stage};
+use crate::world::World;
+use postrider_core::members::Presence;
+use postrider_core::observe::Rank;
+use postrider_core::position::Position;
+use postrider_core::snapshot::Snapshot;
+use postrider_core::stage::StagePolicy;
+use postrider_core::time::Timestamp;
+use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const ME: OwnerId = OwnerId(1);
+const OTHER: OwnerId = OwnerId(2);
+
+fn play() -> Play {
+    Play::new(vec![stage("PRICING", "http://core", None)], BTreeMap::new())
+}
+
+fn pending(number: usize) -> WorkVersion {
+    WorkVersion {
+        key: WorkKey::new(["g", &number.to_string()]),
+        definition: None,
+        stage: StageName::new("PRICING"),
+        state: StageState::Pending,
+        attempt_count: 0,
+        deferral_count: 0,
+        fence: 0,
+        epoch: 0,
+        next_attempt_at: None,
+        lease_until: None,
+        lease_owner: None,
+        closed: false,
+    }
+}
+
+fn hear(play: &mut Play, owner: OwnerId, leaving: bool) {
+    let now = play.world.now();
+    play.state.presence_heard(Ok(Presence { owner, leaving }), now, Position::START);
+}
+
+fn live(play: &mut Play, living: &[OwnerId]) {
+    play.state.owners_replied(Some(&living.iter().copied().collect::<BTreeSet<_>>()));
+}
+
+fn join(play: &mut Play) {
+    hear(play, OTHER, false);
+    live(play, &[ME, OTHER]);
+    assert!(play.state.take_answer(), "who joins hears of us");
+}
+
+fn after(play: &Play, span: Duration) {
+    let now = play.world.now().after(span);
+    play.world.now.store(now.0, Ordering::Relaxed);
+}
+
+/// How many rows are claimed that are due.
+fn claimed(play: &mut Play) -> usize {
+    let mut count = 0;
+    loop {
+        let requests = play.state.next_claims().0;
+        if requests.is_empty() {
+            return count;
+        }
+        count += requests.len();
+    }
+}
+
+fn plenty() -> Play {
+    let all = StagePolicy { concurrency: 1_000, ..stage("PRICING", "http://core", None) };
+    Play::new(vec![all], BTreeMap::new())
+}
+
+#[test]
+fn rows_are_shared_with_who_joins_and_taken_back_from_who_leaves() {
+    let mut play = plenty();
+    (0..200).for_each(|number| play.state.observe_version(pending(number), 7));
+    join(&mut play);
+    let kept = play.state.rows.len();
+    assert!((60..140).contains(&kept), "{kept} of 200 rows");
+    (200..400).for_each(|number| play.state.observe_version(pending(number), 8));
+    let share = play.state.rows.len();
+    assert!((140..260).contains(&share), "{share} of 400 rows");
+    let now = play.world.now();
+    assert!(!play.state.take_reread(now), "our share became smaller");
+    hear(&mut play, OTHER, true);
+    assert!(play.state.take_reread(now) && !play.state.take_reread(now));
+    // As the read finds them.
+    (0..400).for_each(|number| play.state.observe_version(pending(number), 0));
+    play.state.open_rows_read(&Snapshot::parse("100:100:").unwrap());
+    assert_eq!(play.state.until_reread(now), None);
+    assert_eq!(claimed(&mut play), 400);
+}
+
+#[test]
+fn a_row_that_was_left_to_others_and_that_nobody_sees_yet_is_read_once_more() {
+    let mut play = plenty();
+    join(&mut play);
+    (0..50).for_each(|number| play.state.observe_version(pending(number), 99));
+    hear(&mut play, OTHER, true);
+    let now = play.world.now();
+    assert!(play.state.take_reread(now));
+    play.state.open_rows_read(&Snapshot::parse("99:101:99").unwrap());
+    assert!(play.state.until_reread(now).is_some_and(|span| !span.is_zero()), "it waits a little");
+    after(&play, Duration::from_secs(1));
+    assert!(play.state.take_reread(play.world.now()));
+    play.state.open_rows_read(&Snapshot::parse("101:101:").unwrap());
+    assert_eq!(play.state.until_reread(play.world.now()), None);
+}
+
+#[test]
+fn who_is_dead_or_long_silent_is_no_member() {
+    for silent in [false, true] {
+        let mut play = plenty();
+        join(&mut play);
+        assert_eq!(play.state.telemetry.executors.get(), 2);
+        let overdue = play.state.limits.heartbeat_overdue;
+        after(&play, overdue);
+        if silent {
+            live(&mut play, &[ME, OTHER]);
+            assert_eq!(play.state.telemetry.executors.get(), 2, "at the bound it still counts");
+            after(&play, Duration::from_micros(1));
+            live(&mut play, &[ME, OTHER]);
+        } else {
+            live(&mut play, &[ME]);
+            assert_eq!(play.state.telemetry.executors.get(), 2, "it may be reconnecting");
+            live(&mut play, &[ME]);
+        }
+        assert_eq!(play.state.telemetry.executors.get(), 1);
+        assert!(play.state.take_reread(play.world.now()));
+    }
+}
+
+#[test]
+fn others_are_asked_after_each_second_and_who_is_alone_asks_nobody() {
+    let mut play = play();
+    let begin = play.world.now();
+    assert_eq!(play.state.owners_mut().until_ask(begin), None);
+    join(&mut play);
+    for _ in 0..10 {
+        let now = play.world.now();
+        let span = play.state.owners_mut().until_ask(now).expect("a member's life matters");
+        assert!(span <= Duration::from_secs(1), "{span:?}");
+        after(&play, span);
+        let now = play.world.now();
+        play.state.owners_mut().asked(now);
+        live(&mut play, &[ME, OTHER]);
+    }
+    hear(&mut play, OTHER, true);
+    let now = play.world.now();
+    play.state.owners_mut().asked(now);
+    live(&mut play, &[ME, OTHER]);
+    assert_eq!(play.state.owners_mut().until_ask(now), None);
+}
+
+#[test]
+fn what_is_read_of_long_ago_or_of_the_dead_or_of_ourselves_makes_no_member() {
+    let mut play = play();
+    let now = play.world.now();
+    let long_ago = Timestamp(now.0 - 60_000_000);
+    play.state.presence_heard(Ok(Presence { owner: OTHER, leaving: false }), long_ago, Position::START);
+    live(&mut play, &[ME, OTHER]);
+    hear(&mut play, OwnerId(3), false);
+    live(&mut play, &[ME, OTHER]);
+    hear(&mut play, ME, false);
+    live(&mut play, &[ME, OTHER]);
+    assert_eq!(play.state.telemetry.executors.get(), 1);
+    assert!(!play.state.take_answer() && !play.state.take_reread(now));
+}
+
+#[test]
+fn what_another_executor_does_not_begin_with_for_two_sweeps_is_begun_here_if_nothing_of_ours_waits() {
+    for own in [false, true] {
+        let mut play = play();
+        join(&mut play);
+        let theirs: Vec<WorkVersion> =
+            (0..40).map(pending).filter(|version| !play.state.is_mine(&version.key)).collect();
+        if own {
+            let mine = (0..40).map(pending).find(|version| play.state.is_mine(&version.key)).unwrap();
+            play.state.observe_version(mine, 7);
+        }
+        let held = play.state.rows.len();
+        for sweep in 0..2 {
+            assert_eq!(play.state.rows.len(), held, "sweep {sweep}");
+            play.state.suspect(&theirs);
+            play.state.sweep_ended();
+        }
+        let expected = if own { held } else { theirs.len() };
+        assert_eq!(play.state.rows.len(), expected);
+        assert!(play.state.suspects().is_empty(), "they are nothing that the log failed to bring");
+    }
+}
+
+/// What another executor runs may be long under way; only its lease, or its death, makes it ours.
+#[test]
+fn what_another_executor_runs_is_not_overlooked() {
+    let mut play = play();
+    join(&mut play);
+    let lease_until = Some(play.world.now().after(Duration::from_secs(600)));
+    let running = |version| WorkVersion {
+        state: StageState::Running,
+        fence: 1,
+        lease_owner: Some(OTHER),
+        lease_until,
+        ..version
+    };
+    let theirs: Vec<WorkVersion> = (0..40).map(pending).map(running).collect();
+    for _ in 0..3 {
+        let theirs: Vec<_> = theirs.iter().filter(|version| !play.state.is_mine(&version.key)).cloned().collect();
+        play.state.suspect(&theirs);
+        play.state.sweep_ended();
+    }
+    assert_eq!(play.state.rows.len(), 0);
+}
+
+#[test]
+fn a_row_that_we_run_stays_ours_whoever_joins() {
+    let mut play = plenty();
+    (0..200).for_each(|number| play.state.observe_version(pending(number), 7));
+    assert_eq!(claimed(&mut play), 200);
+    join(&mut play);
+    assert_eq!(play.state.rows.len(), 200);
+    let theirs = (0..200).map(pending).find(|version| !play.state.is_mine(&version.key)).unwrap();
+    let row = play.state.rows.row(&theirs.key).unwrap();
+    assert_eq!(row.rank, Rank::of(&theirs));
+}
+
+#[test]
+fn a_message_that_nobody_can_read_is_an_alarm() {
+    use postrider_core::shape::ShapeError;
+    use postrider_core::value::ValueProblem;
+    let mut play = play();
+    let error = ShapeError { table: "public.work".into(), column: "owner".into(), problem: ValueProblem::NotInteger };
+    let now = play.world.now();
+    play.state.presence_heard(Err(error), now, Position::START);
+    let label = crate::telemetry::ConsumerLabel { consumer: "work".to_owned() };
+    assert_eq!(play.state.telemetry.alarms.get_or_create(&label).get(), 1);
+}
