@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum as _};
 use futures_util::future::try_join_all;
 use serde_json::{Map, json};
 use tokio::time::{sleep, sleep_until, timeout};
@@ -15,6 +15,7 @@ use xtask::error::{Context, Error, Result};
 use crate::endpoint::{Endpoint, Manner};
 use crate::figure::{Better, Figure, Goal, Report};
 use crate::measure::{median, percentile};
+use crate::peers::{Peer, Peers, Wanted};
 use crate::process::{Running, cpu_of_server};
 use crate::product;
 use crate::server::{Server, connect};
@@ -23,7 +24,7 @@ use crate::{Bench, no_such_case};
 
 mod poller;
 
-/// Measure commit to request for Postrider, a poller woken by NOTIFY and one woken each second, turn by turn.
+/// Measure commit to request for Postrider, a poller woken by NOTIFY, one woken each second, and job queues of others, turn by turn.
 #[derive(Debug, clap::Parser)]
 #[command(name = "latency")]
 pub struct Latency {
@@ -57,6 +58,8 @@ struct Options {
     /// Only these sides; ours is `postrider`.
     #[arg(long)]
     side: Vec<String>,
+    #[command(flatten)]
+    peers: Wanted,
 }
 
 /// Who finds the work.
@@ -71,6 +74,8 @@ enum Side {
     Second,
     /// Nobody: what the inserts alone cost the server.
     Nobody,
+    /// A queue of others.
+    Peer(Peer),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +116,7 @@ struct Turn {
 /// One of the values of a turn.
 type Measured = fn(&Turn) -> f64;
 
-const SIDES: [Side; 5] = [Side::Postrider, Side::Notify, Side::Pipelined, Side::Second, Side::Nobody];
+const OWN_SIDES: [Side; 5] = [Side::Postrider, Side::Notify, Side::Pipelined, Side::Second, Side::Nobody];
 
 const CASES: [Case; 3] = [
     Case { name: "200/s", load: Load::Rate(200.0) },
@@ -119,7 +124,7 @@ const CASES: [Case; 3] = [
     Case { name: "80 % of capacity", load: Load::Share(80.0) },
 ];
 
-/// Those that a share of the capacity is for: a poller of one second is not to be compared under load.
+/// Those that a share of the capacity is for: a poller of one second is not to be compared under load, and the capacity is none of a peer's.
 const LOADED_SIDES: [Side; 4] = [Side::Postrider, Side::Notify, Side::Pipelined, Side::Nobody];
 
 /// Where one session could not commit so fast.
@@ -150,6 +155,26 @@ impl Side {
             Self::Pipelined => "pipelined LISTEN/NOTIFY poller",
             Self::Second => "1 s poller",
             Self::Nobody => "nobody",
+            Self::Peer(peer) => peer.name(),
+        }
+    }
+
+    /// The statement that submits a row, with its quote as the parameter.
+    fn insertion(self) -> String {
+        if let Self::Peer(peer) = self {
+            return peer.insertion().into();
+        }
+        format!(
+            "INSERT INTO {} (group_id, quote_id, stage, payload) VALUES ('g', $1, 'PRICING', '{{\"premium\": 100.50}}')",
+            self.table()
+        )
+    }
+
+    /// A query for how many of so many rows are not closed.
+    fn open(self, rows: usize) -> String {
+        match self {
+            Self::Peer(peer) => format!("SELECT ({})::text", peer.undone(rows as u64)),
+            _ => format!("SELECT count(*)::text FROM {} WHERE closed_at IS NULL", self.table()),
         }
     }
 
@@ -160,6 +185,8 @@ impl Side {
             Self::Pipelined => "pipelined_work",
             Self::Second => "second_work",
             Self::Nobody => "nobody_work",
+            // It has tables of its own.
+            Self::Peer(peer) => peer.schema(),
         }
     }
 }
@@ -184,8 +211,14 @@ async fn compare(options: &Options) -> Result<()> {
     }
     let server = Server::start(&SETTINGS).await?;
     let version = server.cluster.installation().version();
-    let report = Report::begin("latency", options.json, Server::describe(version, &SETTINGS));
-    install_peers(&server).await?;
+    let is_of_use = |peer| cases.iter().any(|case| case.load.is_for_peers()) && options.wants(Side::Peer(peer));
+    let peers = options.peers.install(is_of_use)?;
+    let settings = format!("{}; {}", Server::describe(version, &SETTINGS), peers.say());
+    let report = Report::begin("latency", options.json, settings);
+    install_pollers(&server).await?;
+    for one in &peers.installed {
+        xtask::process::run(&mut one.command("set-up", &one.settings(&server.url()))?)?;
+    }
     let endpoint = Endpoint::start(Manner::Prompt)?;
     write_configuration(&server, &endpoint)?;
     product::set_up(server.cluster.home_dir())?;
@@ -195,7 +228,8 @@ async fn compare(options: &Options) -> Result<()> {
     };
     let mut figures = Vec::new();
     for case in cases {
-        let turns = take_turns(&server, &endpoint, case, capacity, options).await?;
+        let setting = Setting { server: &server, endpoint: &endpoint, peers: &peers, capacity };
+        let turns = take_turns(&setting, case, options).await?;
         figures.extend(figures_of(case, capacity, &turns));
     }
     report.finish(&figures);
@@ -214,24 +248,27 @@ async fn capacity(server: &Server, endpoint: &Endpoint) -> Result<f64> {
     Ok(least)
 }
 
-async fn take_turns(
-    server: &Server,
-    endpoint: &Endpoint,
-    case: Case,
+/// What all cases have in common.
+struct Setting<'a> {
+    server: &'a Server,
+    endpoint: &'a Endpoint,
+    peers: &'a Peers,
     capacity: f64,
-    options: &Options,
-) -> Result<HashMap<Side, Vec<Turn>>> {
+}
+
+impl Options {
+    fn wants(&self, side: Side) -> bool {
+        self.side.is_empty() || self.side.iter().any(|name| side.name().contains(name.as_str()))
+    }
+}
+
+async fn take_turns(setting: &Setting<'_>, case: Case, options: &Options) -> Result<HashMap<Side, Vec<Turn>>> {
+    let Setting { server, endpoint, peers, capacity } = *setting;
     let (rate, sessions) = case.load.commits(capacity);
     let commits = Commits { sessions, rate: Some(rate), rows: (options.seconds * rate) as usize };
-    let wanted =
-        |side: Side| options.side.is_empty() || options.side.iter().any(|name| side.name().contains(name.as_str()));
     let mut turns: HashMap<Side, Vec<Turn>> = HashMap::new();
     for run in 1..=options.runs {
-        let sides: Vec<Side> = match case.load {
-            Load::Rate(_) => order(SIDES, run),
-            Load::Share(_) => order(LOADED_SIDES, run),
-        };
-        for side in sides.into_iter().filter(|side| wanted(*side)) {
+        for side in order(case.load.sides(peers), run).into_iter().filter(|side| options.wants(*side)) {
             let turn = take_turn(server, endpoint, side, &commits).await?;
             eprintln!(
                 "run {run}     {:<16} {:<22} p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms, server {:.0} us a row",
@@ -257,6 +294,17 @@ impl Load {
         }
     }
 
+    fn is_for_peers(self) -> bool {
+        matches!(self, Self::Rate(_))
+    }
+
+    fn sides(self, peers: &Peers) -> Vec<Side> {
+        match self {
+            Self::Rate(_) => OWN_SIDES.into_iter().chain(peers.installed.iter().copied().map(Side::Peer)).collect(),
+            Self::Share(_) => LOADED_SIDES.into(),
+        }
+    }
+
     /// The least ratios to the poller of NOTIFY: of the median, of the 99th percentile, and of the server's time.
     fn goals(self) -> [f64; 3] {
         match self {
@@ -274,7 +322,9 @@ fn figures_of(case: Case, capacity: f64, turns: &HashMap<Side, Vec<Turn>>) -> Ve
     extra.insert("bare_insert_cpu_us".into(), json!(median(&of(Side::Nobody, |turn| turn.cpu_us)).round()));
     extra.insert("commits_per_second".into(), json!(case.load.commits(capacity).0.round()));
     let mut figures = Vec::new();
-    for other in [Side::Notify, Side::Pipelined, Side::Second].into_iter().filter(|side| turns.contains_key(side)) {
+    let peers = Peer::value_variants().iter().copied().map(Side::Peer);
+    let others = [Side::Notify, Side::Pipelined, Side::Second].into_iter().chain(peers);
+    for other in others.filter(|side| turns.contains_key(side)) {
         let goals = case.load.goals().map(|goal| (other == Side::Notify).then_some(Goal::Ratio(goal)));
         let values: [(&'static str, Measured); 3] =
             [("p50 ms", |turn| turn.p50_ms), ("p99 ms", |turn| turn.p99_ms), ("server cpu us", |turn| turn.cpu_us)];
@@ -311,7 +361,7 @@ async fn take_turn(server: &Server, endpoint: &Endpoint, side: Side, commits: &C
     sleep(SETTLE).await;
     let cpu = cpu_of_server(postmaster) - cpu_before;
     if let Some(running) = running {
-        check_closed(server, side).await?;
+        check_closed(server, side, warm.len() + returned.len()).await?;
         running.stop()?;
     }
     let arrivals = std::mem::take(&mut *endpoint.arrivals());
@@ -332,10 +382,7 @@ async fn take_turn(server: &Server, endpoint: &Endpoint, side: Side, commits: &C
 
 /// Sessions with the statement that submits a row to the side.
 async fn inserters(server: &Server, side: Side, sessions: usize) -> Result<Vec<(Client, Statement)>> {
-    let insert = format!(
-        "INSERT INTO {} (group_id, quote_id, stage, payload) VALUES ('g', $1, 'PRICING', '{{\"premium\": 100.50}}')",
-        side.table()
-    );
+    let insert = side.insertion();
     let session = || async {
         let client = connect(&server.url()).await?;
         let statement = client.prepare(&insert).await.context(|| "cannot prepare the insert")?;
@@ -384,8 +431,8 @@ async fn wait_for(endpoint: &Endpoint, running: &mut Option<Running>, rows: usiz
 }
 
 /// Every row's stage was checkpointed: the side did all of its work.
-async fn check_closed(server: &Server, side: Side) -> Result<()> {
-    let open = format!("SELECT count(*)::text FROM {} WHERE closed_at IS NULL", side.table());
+async fn check_closed(server: &Server, side: Side, rows: usize) -> Result<()> {
+    let open = side.open(rows);
     let deadline = Instant::now() + PATIENCE;
     while server.text(&open).await? != "0" {
         if Instant::now() > deadline {
@@ -402,6 +449,7 @@ fn start(server: &Server, endpoint: &Endpoint, side: Side) -> Result<Option<Runn
         Side::Notify | Side::Pipelined => "notify",
         Side::Second => "second",
         Side::Nobody => return Ok(None),
+        Side::Peer(peer) => return start_peer(server, endpoint, peer).map(Some),
     };
     let mut command = Command::new(std::env::current_exe().context(|| "cannot find this program")?);
     command.args(["poll", "--url", &server.url(), "--table", side.table(), "--wake", wake]);
@@ -413,8 +461,24 @@ fn start(server: &Server, endpoint: &Endpoint, side: Side) -> Result<Option<Runn
     Running::start(side.name(), &mut command).map(Some)
 }
 
+/// With empty tables.
+fn start_peer(server: &Server, endpoint: &Endpoint, peer: Peer) -> Result<Running> {
+    let mut settings = peer.settings(&server.url());
+    for (name, value) in [
+        ("rows", json!(0)),
+        ("group_rows", json!(1)),
+        ("endpoint", json!(format!("http://{}/stages/pricing", endpoint.address))),
+    ] {
+        settings[name] = value;
+    }
+    xtask::process::run(&mut peer.command("fill", &settings)?)?;
+    let mut command = peer.command("serve", &settings)?;
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    Running::start(peer.name(), &mut command)
+}
+
 /// The pollers' tables: the columns of ours, and the index that a poller needs instead.
-async fn install_peers(server: &Server) -> Result<()> {
+async fn install_pollers(server: &Server) -> Result<()> {
     for side in [Side::Notify, Side::Pipelined, Side::Second, Side::Nobody] {
         let table = side.table();
         server

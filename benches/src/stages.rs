@@ -135,7 +135,7 @@ async fn compare(options: &Options) -> Result<()> {
     }
     let server = Server::start_version(Some(POSTGRES), &SETTINGS).await?;
     install(&server).await?;
-    let peers = options.peers.install()?;
+    let peers = options.peers.install(|_| cases.iter().any(|case| !case.history))?;
     for one in &peers.installed {
         peer::set_up(&server, *one)?;
     }
@@ -182,6 +182,7 @@ impl Case {
 fn goals_beside(peer: Peer) -> Goals {
     let rate = match peer {
         Peer::GraphileWorker => 3.5,
+        Peer::Awa => 4.0,
     };
     Goals { rate: Some(rate), ..NO_GOALS }
 }

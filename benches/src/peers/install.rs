@@ -22,6 +22,7 @@ const INSTALLED: &str = "node_modules/.installed-from";
 pub(super) fn install(peer: Peer, dir: &Path) -> Result<()> {
     let installed = match peer {
         Peer::GraphileWorker => from_npm("npm", peer, dir),
+        Peer::Awa => with_cargo(peer, dir),
     };
     installed.map_err(|error| error.hint(format!("{} Or leave it out with `--without {}`.", needs(peer), peer.name())))
 }
@@ -34,17 +35,34 @@ pub(super) fn program(peer: Peer, dir: &Path) -> Command {
             node.arg(dir.join("worker.mjs"));
             node
         }
+        Peer::Awa => Command::new(dir.join("release/postrider-bench-peer-awa")),
     }
 }
 
 fn needs(peer: Peer) -> &'static str {
     match peer {
         Peer::GraphileWorker => "Install Node.js with npm, which fetches the rest from its registry.",
+        Peer::Awa => "It is built with cargo, which fetches what it needs from crates.io.",
     }
 }
 
+/// The folder with what a peer's program is made of.
+fn source(peer: Peer) -> PathBuf {
+    workspace::root().join("benches/peers").join(peer.name())
+}
+
+/// Cargo sees itself whether there is anything to build.
+fn with_cargo(peer: Peer, dir: &Path) -> Result<()> {
+    if !dir.exists() {
+        eprintln!("peer      {peer}: building it in {}, which takes some minutes", dir.display());
+    }
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--release", "--locked", "--quiet", "--manifest-path"]).arg(source(peer).join("Cargo.toml"));
+    run(cargo.arg("--target-dir").arg(dir)).map(drop)
+}
+
 fn from_npm(npm: &str, peer: Peer, dir: &Path) -> Result<()> {
-    let source = workspace::root().join("benches/peers").join(peer.name());
+    let source = source(peer);
     fs::create_dir_all(dir).context(|| format!("cannot create {}", dir.display()))?;
     for file in NPM_FILES {
         fs::copy(source.join(file), dir.join(file)).context(|| format!("cannot copy {file} to {}", dir.display()))?;
@@ -77,9 +95,12 @@ mod tests {
 
     #[test]
     fn the_version_that_is_told_is_the_one_that_is_pinned() {
-        let file = workspace::root().join("benches/peers/graphile-worker/package.json");
+        let file = source(Peer::GraphileWorker).join("package.json");
         let package: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
         assert_eq!(package["dependencies"]["graphile-worker"], Peer::GraphileWorker.version());
+        let manifest = fs::read_to_string(source(Peer::Awa).join("Cargo.toml")).unwrap();
+        let pinned = format!("awa = \"={}\"", Peer::Awa.version());
+        assert!(manifest.lines().any(|line| line == pinned), "{manifest}");
     }
 
     #[test]

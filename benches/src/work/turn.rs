@@ -45,9 +45,10 @@ pub(crate) struct Turn {
 
 impl Turn {
     pub(crate) fn say(&self) -> String {
+        let hot = if self.hot_share.is_nan() { String::new() } else { format!(", {:.1} % HOT", self.hot_share) };
         format!(
-            "{:.0}/s, server {:.1} us, {:.0} bytes of log, {:.4} commits, {:.2} dead, {:.1} % HOT",
-            self.per_second, self.cpu_us, self.wal_bytes, self.commits, self.dead_tuples, self.hot_share
+            "{:.0}/s, server {:.1} us, {:.0} bytes of log, {:.4} commits, {:.2} dead{hot}",
+            self.per_second, self.cpu_us, self.wal_bytes, self.commits, self.dead_tuples
         )
     }
 }
@@ -100,9 +101,14 @@ impl Side {
         if let Self::Peer(_) = self { all } else { format!("{all} AND relname = 'pending_work'") }
     }
 
-    /// Updates that close their row. A peer deletes its jobs, or never changes them.
-    fn closing_updates(self, load: Load) -> u64 {
-        if let Self::Peer(_) = self { 0 } else { load.rows }
+    fn hot_share(self, before: &Counters, after: &Counters, load: Load) -> f64 {
+        let closing = match self {
+            Self::Peer(peer) if !peer.updates_jobs() => return f64::NAN,
+            // It deletes a job that is done.
+            Self::Peer(_) => 0.0,
+            Self::Quiet | Self::Loud | Self::Poller => load.rows as f64,
+        };
+        100.0 * (after.hot - before.hot) / (after.updates - before.updates - closing)
     }
 
     fn history(self) -> &'static str {
@@ -161,8 +167,7 @@ pub(crate) async fn take(server: &Server, side: Side, load: Load) -> Result<Turn
         wal_bytes: number(server, &format!("SELECT ('{end}'::pg_lsn - '{}')::text", before.lsn)).await? / transitions,
         commits: commits(server, &before.lsn, &end).await? / transitions,
         dead_tuples: (after.dead - before.dead) / transitions,
-        hot_share: 100.0 * (after.hot - before.hot)
-            / (after.updates - before.updates - side.closing_updates(load) as f64),
+        hot_share: side.hot_share(&before, &after, load),
         peak: peak as f64,
     };
     if side.is_ours() {
@@ -308,7 +313,7 @@ async fn wait_until(server: &Server, query: &str, wanted: &str, failure: &str) -
 /// Each row is done, each stage was called once, and each is told where the history is on.
 async fn check(server: &Server, side: Side, load: Load, calls: u64) -> Result<()> {
     let done = match side {
-        Side::Peer(peer) => format!("SELECT ({} - ({}))::text", load.rows, peer.undone()),
+        Side::Peer(peer) => format!("SELECT ({} - ({}))::text", load.rows, peer.undone(load.transitions())),
         Side::Quiet | Side::Loud | Side::Poller => format!(
             "SELECT count(*)::text FROM {}.pending_work WHERE stage_state = 'DONE' AND closed_at IS NOT NULL",
             side.schema()
