@@ -62,6 +62,8 @@ pub(super) struct Drain {
     crashed_at: usize,
     bytes: usize,
     wal_end: Lsn,
+    /// A keep-alive moves the end, as it does in a journal; without it only transactions do, so that all before the last comes again.
+    keeps_marks: bool,
     /// Gids of what was given up.
     given_up: Vec<String>,
 }
@@ -156,6 +158,7 @@ impl Server {
             crashed_at: 0,
             bytes: 0,
             wal_end: Lsn::ZERO,
+            keeps_marks: false,
             given_up: Vec::new(),
         }
     }
@@ -268,6 +271,7 @@ impl Drain {
         let moved =
             format!("SELECT end_lsn::text FROM pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())");
         self.end = Session::open(&self.url).text(&moved).parse().unwrap();
+        self.keeps_marks = true;
         self.crash();
     }
 
@@ -397,7 +401,9 @@ impl Drain {
                 }
                 Frame::KeepAlive { wal_end, sent_at, .. } => {
                     self.wal_end = self.wal_end.max(wal_end);
-                    self.assembler.mark(wal_end, sent_at, &mut self.batch);
+                    if self.keeps_marks {
+                        self.assembler.mark(wal_end, sent_at, &mut self.batch);
+                    }
                 }
             }
         }
