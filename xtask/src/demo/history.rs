@@ -109,7 +109,8 @@ fn shortened(said: &str) -> String {
     if breaks.len() > BREAKS_SHOWN {
         shown.push(format!("… and {} more", breaks.len() - BREAKS_SHOWN));
     }
-    shown.push(format!("history {sum}"));
+    // The file goes with the run, unless somebody named one.
+    shown.push(format!("history: {}", sum.rsplit(": ").next().unwrap_or_default()));
     shown.join("\n")
 }
 
@@ -119,8 +120,8 @@ mod tests {
 
     #[test]
     fn few_breaks_are_shown_and_the_sum() {
-        assert_eq!(shown_of(1), "I1: 0\nhistory f: records 9, violations 1");
-        assert!(shown_of(7).ends_with("I1: 4\n… and 2 more\nhistory f: records 9, violations 7"));
+        assert_eq!(shown_of(1), "I1: 0\nhistory: records 9, violations 1");
+        assert!(shown_of(7).ends_with("I1: 4\n… and 2 more\nhistory: records 9, violations 7"));
     }
 
     fn shown_of(count: usize) -> String {
