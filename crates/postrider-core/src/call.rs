@@ -60,7 +60,7 @@ pub fn stage_call(
 /// `<key part>/…/<stage>/<epoch>`, each part percent-encoded; longer than [`KEY_BYTES_MAX`], `pr1:` and the base32 form of
 /// its SHA-256. It does not change over attempts and processes.
 pub fn idempotency_key(key: &WorkKey, stage: &StageName, epoch: u32) -> String {
-    let mut text = String::new();
+    let mut text = String::with_capacity(64);
     for part in key.parts().chain([stage.as_str()]) {
         text.extend(utf8_percent_encode(part, RESERVED));
         text.push('/');
@@ -75,29 +75,29 @@ pub fn idempotency_key(key: &WorkKey, stage: &StageName, epoch: u32) -> String {
 /// A JSON object: the key's columns, `stage`, `epoch`, `payload`, in this order and without spaces. The payload is the
 /// server's own text.
 pub fn request_body(key_names: &[String], claim: &Claim) -> Bytes {
-    let mut body = String::with_capacity(claim.payload.len().saturating_add(128));
-    body.push('{');
+    let mut body = Vec::with_capacity(claim.payload.len().saturating_add(128));
+    body.push(b'{');
     for (name, part) in key_names.iter().map(String::as_str).zip(claim.key.parts()) {
         push_member(&mut body, name, part);
     }
     push_member(&mut body, "stage", claim.stage.as_str());
-    body.push_str("\"epoch\":");
-    body.push_str(&claim.epoch.to_string());
-    body.push_str(",\"payload\":");
-    body.push_str(&claim.payload);
-    body.push('}');
+    body.extend_from_slice(b"\"epoch\":");
+    body.extend_from_slice(claim.epoch.to_string().as_bytes());
+    body.extend_from_slice(b",\"payload\":");
+    body.extend_from_slice(claim.payload.as_bytes());
+    body.push(b'}');
     body.into()
 }
 
-fn push_member(body: &mut String, name: &str, value: &str) {
+fn push_member(body: &mut Vec<u8>, name: &str, value: &str) {
     push_json_string(body, name);
-    body.push(':');
+    body.push(b':');
     push_json_string(body, value);
-    body.push(',');
+    body.push(b',');
 }
 
-fn push_json_string(body: &mut String, text: &str) {
-    body.push_str(&serde_json::Value::from(text).to_string());
+fn push_json_string(body: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(body, text).expect("memory takes whatever is written, and a text is JSON");
 }
 
 #[cfg(test)]

@@ -514,6 +514,16 @@ pub enum CheckpointReply {
     Chained(Claim),
 }
 
+impl CheckpointReply {
+    /// The row that it is about.
+    pub fn key(&self) -> &WorkKey {
+        match self {
+            CheckpointReply::Written { key } => key,
+            CheckpointReply::Chained(claim) => &claim.key,
+        }
+    }
+}
+
 // ---- what leaves the building ---------------------------------------------------------------------------------
 
 /// One request to a stage's endpoint.

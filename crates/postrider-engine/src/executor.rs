@@ -331,7 +331,12 @@ impl Loop {
                 self.state.drain();
                 self.drain_until = Some(self.executing.world.now().after(self.executing.limits.drain));
             }
-            Event::Called(ticket, outcome) => self.state.called(&ticket, &outcome),
+            Event::Called(ticket, outcome) => {
+                self.state.called(&ticket, &outcome);
+                for (ticket, outcome) in self.flights.further_answers() {
+                    self.state.called(&ticket, &outcome);
+                }
+            }
             Event::Checkpointed(checkpoints, Ok(replies)) => {
                 self.pause.reset();
                 self.state.checkpoints_replied(checkpoints, replies);
@@ -345,7 +350,7 @@ impl Loop {
             }
             Event::Claimed(requests, Ok(replies)) => {
                 self.pause.reset();
-                self.state.claims_replied(requests, replies);
+                self.state.claims_replied(&requests, replies);
             }
             Event::Claimed(requests, Err(error)) if error.kind() == ErrorKind::Table => {
                 self.state.claims_refused(&requests, &error);

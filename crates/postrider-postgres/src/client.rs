@@ -19,8 +19,8 @@ use crate::options::ConnectOptions;
 use crate::wire::session::hand_over;
 use crate::wire::{Purpose, Wire};
 
-/// Parameters of a statement, owned, so that a statement can be sent again.
-pub(crate) type Parameters = Vec<Box<dyn ToSql + Sync + Send>>;
+/// Parameters of a statement, which may be sent again with the same.
+pub(crate) type Parameters<'a> = Vec<Box<dyn ToSql + Sync + Send + 'a>>;
 
 /// Where a session comes from and what it is told first.
 pub(crate) struct Session {
@@ -83,7 +83,7 @@ impl Connection {
     }
 
     /// Runs a statement, prepared at its first use on this connection.
-    pub(crate) async fn query(&self, text: &Arc<str>, parameters: &Parameters) -> Result<Vec<Row>> {
+    pub(crate) async fn query(&self, text: &Arc<str>, parameters: &Parameters<'_>) -> Result<Vec<Row>> {
         self.try_query(text, parameters).await.map_err(|error| map_client_error(Phase::Query, error))
     }
 
@@ -91,7 +91,7 @@ impl Connection {
     pub(crate) async fn try_query(
         &self,
         text: &Arc<str>,
-        parameters: &Parameters,
+        parameters: &Parameters<'_>,
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let outcome = self.run(text, parameters).await;
         if let Err(error) = &outcome {
@@ -104,7 +104,7 @@ impl Connection {
         outcome
     }
 
-    async fn run(&self, text: &Arc<str>, parameters: &Parameters) -> Result<Vec<Row>, tokio_postgres::Error> {
+    async fn run(&self, text: &Arc<str>, parameters: &Parameters<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
         let statement = self.prepare(text).await?;
         let references: Vec<&(dyn ToSql + Sync)> =
             parameters.iter().map(|parameter| parameter.as_ref() as &(dyn ToSql + Sync)).collect();

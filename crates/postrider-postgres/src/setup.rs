@@ -507,7 +507,7 @@ async fn turn_failover_on(
     Ok(Some((step, StepOutcome::Done)))
 }
 
-async fn value<T>(connection: &Connection, text: &str, parameters: Parameters) -> Result<Option<T>>
+async fn value<T>(connection: &Connection, text: &str, parameters: Parameters<'_>) -> Result<Option<T>>
 where
     T: for<'a> tokio_postgres::types::FromSql<'a>,
 {

@@ -72,7 +72,7 @@ mod needs_postgres {
         let latest = server_now(&work).await;
         let (after, hashes_after) = (read(&work).await, self::hashes(&work).await);
         let replies: BTreeMap<WorkKey, CheckpointReply> =
-            replies.into_iter().map(|reply| (checkpoint_key(&reply), reply)).collect();
+            replies.into_iter().map(|reply| (reply.key().clone(), reply)).collect();
         let mut written = HashSet::new();
         for checkpoint in &checkpoints {
             let (key, transition) = (&checkpoint.key, &checkpoint.transition);
@@ -103,13 +103,6 @@ fn key_of(reply: &ClaimReply) -> WorkKey {
     match reply {
         ClaimReply::Claimed(claim) => claim.key.clone(),
         ClaimReply::AtLimit { key, .. } | ClaimReply::Parked { key, .. } => key.clone(),
-    }
-}
-
-fn checkpoint_key(reply: &CheckpointReply) -> WorkKey {
-    match reply {
-        CheckpointReply::Chained(claim) => claim.key.clone(),
-        CheckpointReply::Written { key } => key.clone(),
     }
 }
 

@@ -219,7 +219,7 @@ fn e09_a_row_that_was_written_without_its_fence_is_parked_where_it_was_put() {
         assert_eq!((request.stage.as_str(), request.seen_fence), ("B", 1));
         assert!(request.refusal.as_ref().is_some_and(|reason| reason.starts_with("UNFENCED_WRITE: ")), "{request:?}");
         let parked = ClaimReply::Parked { key: scene.ticket.key.clone(), fence: 2 };
-        scene.play.state.claims_replied(requests, vec![parked]);
+        scene.play.state.claims_replied(&requests, vec![parked]);
         assert_eq!((scene.claims(), scene.counted().1, scene.slots_used()), (vec![], 1, 0), "{class:?}");
         assert!(scene.play.state.rows_unfenced.is_empty());
     }

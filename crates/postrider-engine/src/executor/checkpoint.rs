@@ -11,7 +11,7 @@ use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, CheckpointReply, Transition};
 use postrider_core::stage::{Next, StagePolicy, Step};
 use postrider_core::work::WorkKey;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// So long an outcome is kept that the database refused to write.
@@ -42,23 +42,14 @@ impl State {
 
     /// The statement came back. Checkpoints without a reply were refused by their guard.
     pub(crate) fn checkpoints_replied(&mut self, checkpoints: Vec<Checkpoint>, replies: Vec<CheckpointReply>) {
-        let mut open: BTreeMap<WorkKey, Checkpoint> =
-            checkpoints.into_iter().map(|checkpoint| (checkpoint.key.clone(), checkpoint)).collect();
-        for reply in replies {
-            match reply {
-                CheckpointReply::Written { key } => {
-                    if let Some(checkpoint) = open.remove(&key) {
-                        self.checkpoint_written(checkpoint);
-                    }
-                }
-                CheckpointReply::Chained(claim) => {
-                    open.remove(&claim.key);
-                    self.start(claim);
-                }
+        let mut replies: HashMap<WorkKey, CheckpointReply> =
+            replies.into_iter().map(|reply| (reply.key().clone(), reply)).collect();
+        for checkpoint in checkpoints {
+            match replies.remove(&checkpoint.key) {
+                Some(CheckpointReply::Written { .. }) => self.checkpoint_written(checkpoint),
+                Some(CheckpointReply::Chained(claim)) => self.start(claim),
+                None => self.checkpoint_open(checkpoint, true),
             }
-        }
-        for checkpoint in open.into_values() {
-            self.checkpoint_open(checkpoint, true);
         }
     }
 

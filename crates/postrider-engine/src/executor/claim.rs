@@ -54,35 +54,35 @@ impl State {
     }
 
     /// The statement came back. Requests without a reply touched nothing.
-    pub(crate) fn claims_replied(&mut self, requests: Vec<ClaimRequest>, replies: Vec<ClaimReply>) {
-        let mut open: BTreeSet<WorkKey> = requests.iter().map(|request| request.key.clone()).collect();
+    pub(crate) fn claims_replied(&mut self, requests: &[ClaimRequest], replies: Vec<ClaimReply>) {
         let taken: BTreeSet<&WorkKey> =
             requests.iter().filter(|request| request.take_over).map(|request| &request.key).collect();
         for reply in replies {
             match reply {
                 ClaimReply::Claimed(claim) => {
-                    open.remove(&claim.key);
                     if taken.contains(&claim.key) {
                         self.telemetry.take_overs.inc();
                     }
                     self.start(claim);
                 }
-                ClaimReply::AtLimit { key, fence } => {
-                    open.remove(&key);
-                    self.at_limit(&key, fence);
-                }
-                ClaimReply::Parked { key, fence } => {
-                    open.remove(&key);
-                    self.parked(&key, fence);
-                }
+                ClaimReply::AtLimit { key, fence } => self.at_limit(&key, fence),
+                ClaimReply::Parked { key, fence } => self.parked(&key, fence),
             }
         }
-        self.claims_open(&open);
+        self.claims_lost(requests);
     }
 
-    /// The reply was lost, or the statement failed: nobody knows whether the rows are ours.
+    /// Nobody knows whether these rows are ours, but for those that are being claimed no more, since they had a reply.
     pub(crate) fn claims_lost(&mut self, requests: &[ClaimRequest]) {
-        self.claims_open(&requests.iter().map(|request| request.key.clone()).collect());
+        for ClaimRequest { key, .. } in requests {
+            let Some(row) = self.rows.row(key) else { continue };
+            let Phase::Claiming(take) = row.phase else { continue };
+            let step = row.step.clone();
+            if self.settings.definitions.policy(&step).is_ok() {
+                self.return_slot(&step, key, self.era_of(key));
+            }
+            self.doubt(key, Doubt::Claim(take));
+        }
     }
 
     /// The row of a statement that the table refused is not ours.
@@ -170,18 +170,6 @@ impl State {
         let label = VerdictLabel { stage: step.stage.to_string(), verdict: "unknown" };
         self.telemetry.verdicts.get_or_create(&label).inc();
         self.written(key, step, Rank::settled(fence), Phase::Finished);
-    }
-
-    fn claims_open(&mut self, open: &BTreeSet<WorkKey>) {
-        for key in open {
-            let Some(row) = self.rows.row(key) else { continue };
-            let Phase::Claiming(take) = row.phase else { continue };
-            let step = row.step.clone();
-            if self.settings.definitions.policy(&step).is_ok() {
-                self.return_slot(&step, key, self.era_of(key));
-            }
-            self.doubt(key, Doubt::Claim(take));
-        }
     }
 }
 

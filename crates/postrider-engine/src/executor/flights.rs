@@ -2,8 +2,8 @@
 
 use super::state::CallTicket;
 use crate::limits::Limits;
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use postrider_core::error::Result;
 use postrider_core::outcome::Outcome;
 use postrider_core::ports::{
@@ -15,6 +15,9 @@ use std::collections::BTreeSet;
 /// While the claims in flight name at most so many rows, the next one need not wait for them: its requests leave the earlier. Outcomes wait for the
 /// statement before them, since fewer statements cost the server less.
 const SHORT_CLAIM_ROWS: usize = 4;
+
+/// So many answers that are there are taken in before the loop looks for anything else: a claim that came back waits so long at most.
+const ANSWERS_AT_ONCE_MAX: usize = 64;
 
 /// What is on its way.
 pub(super) struct Flights {
@@ -56,6 +59,13 @@ impl Default for Flights {
             page: None,
             second_look: None,
         }
+    }
+}
+
+impl Flights {
+    /// Calls that have ended by now, besides one that the loop waited for: they need no round of the loop for each.
+    pub(super) fn further_answers(&mut self) -> impl Iterator<Item = (CallTicket, Outcome)> {
+        std::iter::from_fn(|| self.calls.next().now_or_never().flatten()).take(ANSWERS_AT_ONCE_MAX)
     }
 }
 

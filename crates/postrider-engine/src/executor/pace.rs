@@ -32,6 +32,11 @@ impl Pace {
         }
     }
 
+    /// Nothing has a rate.
+    fn is_free(&self) -> bool {
+        self.stages.is_empty() && self.endpoints.is_empty()
+    }
+
     fn of(&self, step: &Step, stage: &StagePolicy) -> impl Iterator<Item = &Bucket> {
         self.stages.get(step).into_iter().chain(self.endpoints.get(&stage.endpoint))
     }
@@ -80,6 +85,9 @@ impl State {
     }
 
     fn each_bucket(&mut self, step: &Step, mut change: impl FnMut(&mut Bucket, Timestamp)) {
+        if self.pace.is_free() {
+            return;
+        }
         let now = self.world.now();
         let endpoint = self.endpoint_of(step);
         let endpoint = endpoint.and_then(|endpoint| self.pace.endpoints.get_mut(&endpoint));

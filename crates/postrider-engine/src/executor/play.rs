@@ -216,7 +216,7 @@ impl Play {
                     ClaimReply::Claimed(self.claim(&request.key, definition, &request.stage, request.seen_fence))
                 });
                 let replies = replies.collect();
-                self.state.claims_replied(requests, replies);
+                self.state.claims_replied(&requests, replies);
             }
             Coming::Called(ticket) => {
                 let answer = Answer::new(200, Some(Declared::Done));

@@ -176,7 +176,7 @@ impl Operator {
         )
     }
 
-    async fn read(&self, text: &str, parameters: &Parameters) -> Result<Page> {
+    async fn read(&self, text: &str, parameters: &Parameters<'_>) -> Result<Page> {
         let layout = &self.layout;
         let rows = self.connection.query(&text.into(), parameters).await?;
         let mut left_out = LeftOut::default();

@@ -46,20 +46,20 @@ pub(super) struct Statement {
 }
 
 /// A statement's parameters: a column for each of `asked`, in its order, then those that the statement has beside them.
-pub(super) struct Asked {
+pub(super) struct Asked<'a> {
     rows: usize,
-    columns: Vec<Column>,
-    others: Parameters,
+    columns: Vec<Column<'a>>,
+    others: Parameters<'a>,
 }
 
-struct Column {
+struct Column<'a> {
     is_of_each: bool,
     /// Where the rows have one value.
-    value: Option<Parameter>,
-    array: Parameter,
+    value: Option<Parameter<'a>>,
+    array: Parameter<'a>,
 }
 
-type Parameter = Box<dyn ToSql + Sync + Send>;
+type Parameter<'a> = Box<dyn ToSql + Sync + Send + 'a>;
 
 impl Statement {
     pub(super) fn new(text: impl Fn(Shape) -> String) -> Statement {
@@ -75,9 +75,9 @@ impl Statement {
     }
 }
 
-impl Asked {
+impl<'a> Asked<'a> {
     /// Begins with the columns of the key.
-    pub(super) fn new<'a>(width: usize, keys: impl ExactSizeIterator<Item = &'a WorkKey> + Clone) -> Result<Asked> {
+    pub(super) fn new(width: usize, keys: impl ExactSizeIterator<Item = &'a WorkKey>) -> Result<Asked<'a>> {
         let mut asked = Asked { rows: keys.len(), columns: Vec::new(), others: Parameters::new() };
         for column in key_columns(width, keys)? {
             asked.push(column, true);
@@ -86,35 +86,29 @@ impl Asked {
     }
 
     /// The next column of those that differ from row to row.
-    pub(super) fn each<T: ToSql + Clone + PartialEq + Sync + Send + 'static>(
-        &mut self,
-        values: impl Iterator<Item = T>,
-    ) {
+    pub(super) fn each<T: ToSql + Clone + PartialEq + Sync + Send + 'a>(&mut self, values: impl Iterator<Item = T>) {
         self.push(values.collect(), true);
     }
 
     /// The next column of those that as a rule do not differ.
-    pub(super) fn alike<T: ToSql + Clone + PartialEq + Sync + Send + 'static>(
-        &mut self,
-        values: impl Iterator<Item = T>,
-    ) {
+    pub(super) fn alike<T: ToSql + Clone + PartialEq + Sync + Send + 'a>(&mut self, values: impl Iterator<Item = T>) {
         self.push(values.collect(), false);
     }
 
     /// What the statement takes beside its rows.
-    pub(super) fn other(&mut self, value: impl ToSql + Sync + Send + 'static) {
+    pub(super) fn other(&mut self, value: impl ToSql + Sync + Send + 'a) {
         self.others.push(Box::new(value));
     }
 
     /// The parameters, and for which of the statement's texts they are.
-    pub(super) fn finish(self) -> (Shape, Parameters) {
-        let is_alike = |column: &Column| column.is_of_each || column.value.is_some();
+    pub(super) fn finish(self) -> (Shape, Parameters<'a>) {
+        let is_alike = |column: &Column<'_>| column.is_of_each || column.value.is_some();
         let shape = match self.rows {
             1 => Shape::One,
             _ if self.columns.iter().all(is_alike) => Shape::Alike,
             _ => Shape::Many,
         };
-        let parameter = |column: Column| match (shape, column.value) {
+        let parameter = |column: Column<'a>| match (shape, column.value) {
             (Shape::One, Some(value)) => value,
             (Shape::Alike, Some(value)) if !column.is_of_each => value,
             _ => column.array,
@@ -122,25 +116,31 @@ impl Asked {
         (shape, self.columns.into_iter().map(parameter).chain(self.others).collect())
     }
 
-    fn push<T: ToSql + Clone + PartialEq + Sync + Send + 'static>(&mut self, values: Vec<T>, is_of_each: bool) {
+    fn push<T: ToSql + Clone + PartialEq + Sync + Send + 'a>(&mut self, values: Vec<T>, is_of_each: bool) {
         let first = values.first().filter(|first| values.iter().all(|value| value == *first));
-        let value = first.cloned().map(|value| Box::new(value) as Parameter);
+        let value = first.cloned().map(|value| Box::new(value) as Parameter<'a>);
         self.columns.push(Column { is_of_each, value, array: Box::new(values) });
     }
 }
 
 /// For each column of the key its texts in these keys.
-fn key_columns<'a>(width: usize, keys: impl Iterator<Item = &'a WorkKey> + Clone) -> Result<Vec<Vec<String>>> {
-    if keys.clone().any(|key| key.parts().count() != width) {
-        return Err(Error::new(ErrorKind::Internal, "a work key has another number of parts than the table's key"));
+fn key_columns<'a>(width: usize, keys: impl ExactSizeIterator<Item = &'a WorkKey>) -> Result<Vec<Vec<&'a str>>> {
+    let mut columns: Vec<Vec<&str>> = (0..width).map(|_| Vec::with_capacity(keys.len())).collect();
+    for key in keys {
+        if key.parts().count() != width {
+            return Err(Error::new(ErrorKind::Internal, "a work key has another number of parts than the table's key"));
+        }
+        columns.iter_mut().zip(key.parts()).for_each(|(column, part)| column.push(part));
     }
-    let column = |index| keys.clone().filter_map(|key| key.parts().nth(index)).map(str::to_owned).collect();
-    Ok((0..width).map(column).collect())
+    Ok(columns)
 }
 
 /// The arrays of the key columns for these keys, as parameters.
-pub(crate) fn key_parameters<'a>(width: usize, keys: impl Iterator<Item = &'a WorkKey> + Clone) -> Result<Parameters> {
-    Ok(key_columns(width, keys)?.into_iter().map(|column| Box::new(column) as Parameter).collect())
+pub(crate) fn key_parameters<'a>(
+    width: usize,
+    keys: impl ExactSizeIterator<Item = &'a WorkKey>,
+) -> Result<Parameters<'a>> {
+    Ok(key_columns(width, keys)?.into_iter().map(|column| Box::new(column) as Parameter<'a>).collect())
 }
 
 /// What was asked for that an answer is about, with its place: the answer's first column is `ord`.

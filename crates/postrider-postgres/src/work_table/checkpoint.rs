@@ -114,15 +114,15 @@ fn statement(layout: &Layout, taking: Taking, shape: Shape) -> String {
 }
 
 /// Writes what the guard allows, and answers for what it wrote. A chained claim that cannot be read is missing from the answers.
-pub(super) async fn checkpoint(
+pub(super) async fn checkpoint<'a>(
     connection: &Connection,
     statement: &TakingStatement,
-    layout: &Layout,
+    layout: &'a Layout,
     owner: OwnerId,
-    checkpoints: &[Checkpoint],
+    checkpoints: &'a [Checkpoint],
 ) -> Result<Vec<CheckpointReply>> {
     let checkpoints = guarded::in_key_order(checkpoints, |checkpoint| &checkpoint.key);
-    let parameters = |checkpoints: &[&Checkpoint]| asked(layout, owner, checkpoints);
+    let parameters = |checkpoints: &[&'a Checkpoint]| asked(layout, owner, checkpoints);
     let rows = statement.run(connection, &checkpoints, parameters).await?;
     let mut left_out = LeftOut::default();
     let replies =
@@ -135,19 +135,18 @@ fn columns(layout: &Layout) -> Columns<'static> {
     if layout.history { TOLD } else { ASKED }
 }
 
-fn asked(layout: &Layout, owner: OwnerId, checkpoints: &[&Checkpoint]) -> Result<Asked> {
+fn asked<'a>(layout: &'a Layout, owner: OwnerId, checkpoints: &[&'a Checkpoint]) -> Result<Asked<'a>> {
     let written: Vec<Written<'_>> = checkpoints.iter().map(|checkpoint| Written::of(&checkpoint.transition)).collect();
-    let text = |text: &str| text.to_owned();
     let mut asked = Asked::new(layout.key.len(), checkpoints.iter().map(|checkpoint| &checkpoint.key))?;
     asked.each(checkpoints.iter().map(|checkpoint| checkpoint.fence));
-    asked.alike(checkpoints.iter().map(|checkpoint| text(checkpoint.stage.as_str())));
-    asked.alike(written.iter().map(|row| row.next.map(|next| text(next.as_str()))));
-    asked.alike(written.iter().map(|row| text(layout.states.word(row.state))));
+    asked.alike(checkpoints.iter().map(|checkpoint| checkpoint.stage.as_str()));
+    asked.alike(written.iter().map(|row| row.next.map(StageName::as_str)));
+    asked.alike(written.iter().map(|row| layout.states.word(row.state)));
     asked.alike(written.iter().map(|row| row.attempts_more));
     asked.alike(written.iter().map(|row| row.deferrals_more));
     asked.alike(written.iter().map(|row| row.after.map(micros)));
     asked.alike(written.iter().map(|row| row.lease.map(micros)));
-    asked.alike(written.iter().map(|row| row.reason.map(text)));
+    asked.alike(written.iter().map(|row| row.reason));
     if layout.history {
         asked.alike(checkpoints.iter().map(|checkpoint| outcome(&checkpoint.transition)));
         asked.alike(checkpoints.iter().map(|checkpoint| checkpoint.status.map(i32::from)));

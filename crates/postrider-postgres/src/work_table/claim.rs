@@ -74,16 +74,16 @@ fn statement(layout: &Layout, taking: Taking, shape: Shape, tells: bool) -> Stri
 }
 
 /// Claims what the guard allows, and answers for what it claimed. A claimed row that cannot be read is missing from the answers.
-pub(super) async fn claim(
+pub(super) async fn claim<'a>(
     connection: &Connection,
     statements: &ClaimStatements,
     layout: &Layout,
     owner: OwnerId,
-    (requests, dead): (&[ClaimRequest], &[OwnerId]),
+    (requests, dead): (&'a [ClaimRequest], &[OwnerId]),
 ) -> Result<Vec<ClaimReply>> {
     let requests = guarded::in_key_order(requests, |request| &request.key);
     let statement = statements.for_requests(&requests);
-    let parameters = |requests: &[&ClaimRequest]| asked(layout.key.len(), owner, requests, dead);
+    let parameters = |requests: &[&'a ClaimRequest]| asked(layout.key.len(), owner, requests, dead);
     let rows = statement.run(connection, &requests, parameters).await?;
     let mut left_out = LeftOut::default();
     let replies = rows.iter().filter_map(|(request, row)| left_out.sort(read_reply(layout, request, row))).collect();
@@ -91,15 +91,15 @@ pub(super) async fn claim(
     Ok(replies)
 }
 
-fn asked(width: usize, owner: OwnerId, requests: &[&ClaimRequest], dead: &[OwnerId]) -> Result<Asked> {
+fn asked<'a>(width: usize, owner: OwnerId, requests: &[&'a ClaimRequest], dead: &[OwnerId]) -> Result<Asked<'a>> {
     let mut asked = Asked::new(width, requests.iter().map(|request| &request.key))?;
     asked.each(requests.iter().map(|request| request.seen_fence));
-    asked.alike(requests.iter().map(|request| request.stage.as_str().to_owned()));
+    asked.alike(requests.iter().map(|request| request.stage.as_str()));
     asked.alike(requests.iter().map(|request| i64::from(request.attempt_limit)));
     asked.alike(requests.iter().map(|request| micros(request.lease)));
     asked.alike(requests.iter().map(|request| request.take_over));
-    asked.alike(requests.iter().map(|request| request.definition.as_str().to_owned()));
-    asked.alike(requests.iter().map(|request| request.refusal.clone()));
+    asked.alike(requests.iter().map(|request| request.definition.as_str()));
+    asked.alike(requests.iter().map(|request| request.refusal.as_deref()));
     asked.other(owner.to_string());
     asked.other(dead.iter().map(OwnerId::to_string).collect::<Vec<_>>());
     Ok(asked)
@@ -228,10 +228,15 @@ fn read_reply<'a>(layout: &'a Layout, request: &ClaimRequest, row: &Row) -> Resu
         attempt: cells.take_count(&layout.attempt_count)?,
         deferrals: cells.take_count(&layout.deferral_count)?,
         epoch: cells.take_count(&layout.epoch)?,
-        definition: cells.take::<Option<&str>>(&layout.definition)?.map(DefinitionName::new),
+        definition: cells.take::<Option<&str>>(&layout.definition)?.map(|found| definition(found, request)),
         payload: cells.take(&layout.payload)?,
         was_sent: cells.take(&layout.request_hash)?,
         key_expired: None,
         payload_changed: cells.take(&layout.request_hash)?,
     }))
+}
+
+/// As a rule the one that was asked for, and then it is not kept twice.
+fn definition(found: &str, request: &ClaimRequest) -> DefinitionName {
+    if found == request.definition.as_str() { request.definition.clone() } else { DefinitionName::new(found) }
 }

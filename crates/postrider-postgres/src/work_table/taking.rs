@@ -84,7 +84,7 @@ impl TakingStatement {
         &self,
         connection: &Connection,
         rows: &[&'a T],
-        parameters: impl Fn(&[&'a T]) -> Result<Asked>,
+        parameters: impl Fn(&[&'a T]) -> Result<Asked<'a>>,
     ) -> Result<Vec<(&'a T, Row)>> {
         let (shape, values) = parameters(rows)?.finish();
         let answers = match guarded::send(connection, self.free.text(shape), rows, &values).await {
