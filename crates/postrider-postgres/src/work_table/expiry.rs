@@ -113,12 +113,10 @@ fn statement(layout: &Layout) -> Arc<str> {
     let first = if layout.history { first } else { updated };
     format!(
         "SELECT ord, since::text FROM (SELECT asked.ord, asked.kept_micros, CASE WHEN {was_sent} THEN {first} END AS since \
-           FROM ({asked}) AS asked JOIN {table} AS t ON {keys}) AS s \
+           FROM {rows}) AS s \
          WHERE since < now() - kept_micros * interval '1 microsecond'",
         was_sent = layout.was_sent(),
-        asked = layout.asked(&[("int8", "kept_micros")]),
-        table = layout.table,
-        keys = layout.key_matches(),
+        rows = layout.asked_rows(&layout.asked(&[("int8", "kept_micros")])),
     )
     .into()
 }

@@ -83,7 +83,8 @@ pub(crate) fn insert(ended: &str) -> String {
 
 /// The statement that purges one stretch: the rows of a workflow that ended long enough ago, or whose work row is not there any more.
 /// Parameters: the first place of the stretch and the first behind it, and the retention in microseconds. By its place a row is found
-/// without an index on a time, which every transition would pay for.
+/// without an index on a time, which every transition would pay for. `OFFSET 0` has the work row looked up by its key, as in
+/// [`Layout::asked_rows`].
 pub(crate) fn purge_statement(layout: &Layout) -> Arc<str> {
     let equal =
         |(index, column): (usize, &Column)| format!("t.{} = old.key[{}]::{}", column.name, index + 1, column.type_name);
@@ -93,7 +94,7 @@ pub(crate) fn purge_statement(layout: &Layout) -> Arc<str> {
              AND h.ended_at < now() - $3::int8 * interval '1 microsecond'), \
          purged AS (DELETE FROM {history} AS h USING old WHERE h.ctid = old.row_id AND NOT EXISTS (\
            SELECT FROM {table} AS t WHERE {keys} \
-             AND ({is_open} OR {closed} >= now() - $3::int8 * interval '1 microsecond')) RETURNING 1) \
+             AND ({is_open} OR {closed} >= now() - $3::int8 * interval '1 microsecond') OFFSET 0) RETURNING 1) \
          SELECT (SELECT count(*) FROM purged), pg_relation_size('{history}') / current_setting('block_size')::int8",
         history = WORK_HISTORY.qualified(),
         table = layout.table,

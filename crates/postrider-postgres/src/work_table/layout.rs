@@ -166,6 +166,16 @@ impl Layout {
         self.key.iter().enumerate().map(equal).collect::<Vec<_>>().join(" AND ")
     }
 
+    /// The rows of `asked` as far as they are there, each with its row `t`, which is looked up by its key: a plan that was made while the table
+    /// was small would otherwise read all of it, however large it is by then.
+    pub(crate) fn asked_rows(&self, asked: &str) -> String {
+        format!(
+            "({asked}) AS asked CROSS JOIN LATERAL (SELECT t.tableoid, t.* FROM {table} AS t WHERE {keys} OFFSET 0) AS t",
+            table = self.table,
+            keys = self.key_matches(),
+        )
+    }
+
     /// The key columns of `t`, for ORDER BY and row comparison.
     pub(crate) fn key_list(&self) -> String {
         self.key.iter().map(|column| format!("t.{}", column.name)).collect::<Vec<_>>().join(", ")

@@ -20,11 +20,9 @@ use crate::client::Connection;
 pub(super) fn statement(layout: &Layout) -> Arc<str> {
     format!(
         "SELECT pg_current_snapshot()::text, found.* FROM (VALUES (1)) AS always \
-         LEFT JOIN (SELECT {columns} FROM ({asked}) AS asked JOIN {table} AS t ON {keys}) AS found ON true",
+         LEFT JOIN (SELECT {columns} FROM {rows}) AS found ON true",
         columns = layout.version_columns(),
-        asked = layout.asked(&[]),
-        table = layout.table,
-        keys = layout.key_matches(),
+        rows = layout.asked_rows(&layout.asked(&[])),
     )
     .into()
 }

@@ -55,14 +55,15 @@ impl Taking {
     pub(super) fn statement(self, layout: &Layout, parts: &Parts) -> (String, String) {
         let Parts { asked, before, guard, change } = parts;
         let (table, keys) = (&layout.table, layout.key_matches());
-        let (only, lock) = match self {
-            Taking::Free => (format!(" AND {IS_FREE}"), ""),
-            Taking::Locked => (String::new(), " FOR NO KEY UPDATE OF t SKIP LOCKED"),
+        // Either end keeps the planner from looking at the whole table for all rows together, where that is small when it plans.
+        let (only, end) = match self {
+            Taking::Free => (format!(" AND {IS_FREE}"), "OFFSET 0"),
+            Taking::Locked => (String::new(), "FOR NO KEY UPDATE OF t SKIP LOCKED"),
         };
         let held = format!(
-            "WITH asked AS ({asked}), held AS (\
-               SELECT t.ctid AS row_id, t.xmin AS row_version, asked.*{before} \
-               FROM asked JOIN {table} AS t ON {keys} WHERE {guard}{only} ORDER BY asked.ord{lock})"
+            "WITH asked AS ({asked}), held AS (SELECT asked.*, t.* FROM asked CROSS JOIN LATERAL (\
+               SELECT t.ctid AS row_id, t.xmin AS row_version{before} FROM {table} AS t WHERE {keys} AND {guard}{only} {end}) AS t \
+               ORDER BY asked.ord)"
         );
         let update = format!(
             "UPDATE {table} AS t SET {change} FROM held AS asked \

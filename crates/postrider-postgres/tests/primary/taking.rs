@@ -177,3 +177,26 @@ async fn a_row_whose_holder_writes_it_in_the_very_moment_is_not_taken_over() {
     let row = read_one(&two, 0).await;
     assert_eq!((row.state, row.fence, row.closed), (StageState::Done, 1, true));
 }
+
+/// A plan is made once for a session. Made while the table had three rows, it must not be one that reads the table to find a row: the next
+/// burst may bring any number.
+#[tokio::test]
+async fn a_row_is_looked_up_by_its_key_however_small_the_table_was_when_that_was_planned() {
+    let database = alone_with_rows(3).await;
+    database.run("VACUUM ANALYZE pending_work").await;
+    let planned = "ALTER DATABASE {} SET session_preload_libraries = 'auto_explain';
+        ALTER DATABASE {} SET auto_explain.log_min_duration = 0";
+    database.run(&planned.replace("{}", database.name())).await;
+    let table = open(&database, ONE).await;
+    let locker = locker(&database, "SELECT FROM pending_work WHERE quote_id = 'q00001' FOR KEY SHARE").await;
+    let claims = claim_all(&table, 3).await;
+    let outcomes: Vec<_> = claims.iter().map(|claim| outcome(claim, Transition::Finish)).collect();
+    assert_eq!(table.checkpoint(ONE, &outcomes).await.unwrap().len(), 3);
+    assert_eq!(table.read(&[key(0), key(1), key(2)]).await.unwrap().rows.len(), 3);
+    table.purge_history(MINUTE, 0).await.unwrap();
+    drop(locker);
+    let log = database.cluster.read_log().unwrap();
+    let scans: Vec<&str> = log.lines().filter(|line| line.contains("Index Scan using pending_work")).collect();
+    // Claim and checkpoint both with a lock and without, the read, and the purge of the history.
+    assert_eq!((scans.len(), log.matches("Index Cond: ((group_id = ").count()), (6, 6), "{scans:#?}");
+}
