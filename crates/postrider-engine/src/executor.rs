@@ -104,14 +104,23 @@ enum SecondLook {
     AfterLog(Lsn),
 }
 
+/// Whether all open rows are being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loading {
+    No,
+    /// At the start, and where the log has a gap: it waits until they are.
+    Before,
+    /// Our share grew: the log goes on beside it, and whichever version is the newer counts.
+    Beside,
+}
+
 /// The loop's own state, beside that of the rows.
 struct Loop {
     executing: Executing,
     state: State,
     flights: Flights,
     cursor: Cursor,
-    /// The open rows are being read for the first time; the log waits until they are.
-    loading: bool,
+    loading: Loading,
     /// Versions that this snapshot sees were read at start.
     snapshot: Option<Snapshot>,
     consumer: Arc<str>,
@@ -149,7 +158,7 @@ impl Executing {
             state,
             flights: Flights::default(),
             cursor,
-            loading: true,
+            loading: Loading::Before,
             snapshot: None,
             consumer: CONSUMER.into(),
             settled: Settled { position: after, end: Lsn::ZERO },
@@ -264,14 +273,21 @@ impl Loop {
     /// Starts to read the open rows: at start, and for each sweep.
     fn start_page(&mut self, now: Timestamp) {
         if self.flights.page.is_none() {
-            let shared_anew = self.state.take_reread(now);
-            self.loading |= self.executing.reread.swap(false, Ordering::Relaxed) | shared_anew;
+            if self.executing.reread.swap(false, Ordering::Relaxed) {
+                self.state.forget_what_waits();
+                self.loading = Loading::Before;
+            }
+            if self.state.take_reread(now) && self.loading == Loading::No {
+                self.loading = Loading::Beside;
+            }
         }
         let sweep_due = self.sweep_at <= now && self.second_look.is_none();
-        if self.flights.page.is_some() || self.drain_until.is_some() || !(self.loading || sweep_due) {
+        let loads = self.loading != Loading::No;
+        if self.flights.page.is_some() || self.drain_until.is_some() || !(loads || sweep_due) {
             return;
         }
         self.sweep_at = now.after(self.executing.periods.sweep);
+        self.state.sweep_begins();
         let table = self.executing.work.table.clone();
         self.flights.page = Some(Box::pin(async move { next_page(table.open_rows().await?).await }));
     }
@@ -319,7 +335,7 @@ impl Loop {
             page = landed(&mut flights.page) => Event::Page(page),
             reading = landed(&mut flights.second_look) => Event::SecondLook(reading),
             // 8. the log
-            log = self.cursor.next(), if !self.loading && !draining => Event::Log(log),
+            log = self.cursor.next(), if self.loading != Loading::Before && !draining => Event::Log(log),
             // 9. time
             () = wait(&*world, alarm) => Event::Alarm,
         }
@@ -402,23 +418,25 @@ impl Loop {
         };
         self.state.pauses_read(reader.pauses(), reader.snapshot());
         match (rows.is_empty(), self.loading) {
-            (false, true) => {
+            (false, Loading::Before | Loading::Beside) => {
                 for row in rows {
                     self.state.observe_version(row, 0);
                 }
                 self.flights.page = Some(Box::pin(next_page(reader)));
             }
-            (false, false) => {
+            (false, Loading::No) => {
                 self.state.suspect(&rows);
                 self.flights.page = Some(Box::pin(next_page(reader)));
             }
-            (true, true) => {
-                self.loading = false;
+            (true, loaded @ (Loading::Before | Loading::Beside)) => {
+                self.loading = Loading::No;
                 self.state.open_rows_read(reader.snapshot());
-                self.snapshot = Some(reader.snapshot().clone());
+                if loaded == Loading::Before {
+                    self.snapshot = Some(reader.snapshot().clone());
+                }
                 self.executing.telemetry.update(|status| status.work_ready = true);
             }
-            (true, false) => {
+            (true, Loading::No) => {
                 self.state.sweep_ended();
                 if !self.state.suspects().is_empty() {
                     self.second_look = Some(SecondLook::AfterHeartbeat(self.executing.world.now()));
@@ -432,7 +450,8 @@ impl Loop {
     fn begin_anew(&mut self) -> Result<()> {
         tracing::warn!("the journal dropped what the executor had not read yet; the open rows are read anew");
         self.cursor = Cursor::new(&*self.executing.journal, Position::START, &self.executing.routing)?;
-        self.loading = true;
+        self.state.forget_what_waits();
+        self.loading = Loading::Before;
         Ok(())
     }
 

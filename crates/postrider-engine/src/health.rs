@@ -10,7 +10,6 @@ use postrider_core::error::{Error, Reaction, Result};
 use postrider_core::members::Presence;
 use postrider_core::ports::{Confirmer, Primary, SlotHealth};
 use postrider_core::position::Lsn;
-use postrider_core::work::OwnerId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,8 +23,8 @@ pub(crate) struct Health {
     pub(crate) received: watch::Receiver<Lsn>,
     /// The connection of the moment.
     pub(crate) confirmer: watch::Receiver<Option<Arc<dyn Confirmer>>>,
-    /// Our executor, which heartbeats speak of while the stream comes through.
-    pub(crate) executor: Option<OwnerId>,
+    /// What heartbeats say of our executor while the stream comes through.
+    pub(crate) executor: Option<Presence>,
     /// A heartbeat is wanted at once.
     pub(crate) beat_soon: Arc<Notify>,
     pub(crate) guard: Arc<AtomicBool>,
@@ -73,16 +72,20 @@ impl Health {
     /// One heartbeat, and its way back through the log. Returns when the next is due.
     async fn beat(&mut self, settings: &Settings, pause: &mut Pause) -> Result<Duration> {
         let presence = self.presence();
+        let announces = presence.is_some();
         match self.primary.beat(presence).await {
             Ok(lsn) => {
                 pause.reset();
-                self.is_announced |= presence.is_some();
+                self.is_announced |= announces;
+                let was_behind = self.is_behind;
                 self.is_behind = !self.seen_back(lsn, settings.periods.heartbeat).await;
                 if !self.is_behind {
                     let now = self.world.now();
                     self.telemetry.update(|status| status.heartbeat_seen_at = Some(now));
                 }
-                Ok(settings.periods.heartbeat)
+                // The others need not wait for the next to hear that our executor is there.
+                let caught_up = was_behind && !self.is_behind && self.executor.is_some();
+                Ok(if caught_up { Duration::ZERO } else { settings.periods.heartbeat })
             }
             Err(error) => self.fail(error, pause, settings),
         }
@@ -91,15 +94,15 @@ impl Health {
     /// Our executor is there for others only while the log comes through to it.
     fn presence(&self) -> Option<Presence> {
         let hears = self.confirmer.borrow().is_some() && !self.is_behind;
-        self.executor.filter(|_| hears).map(|owner| Presence { owner, leaving: false })
+        self.executor.clone().filter(|_| hears)
     }
 
     /// The others need not find out by themselves that our executor begins with nothing more.
     async fn leave(&self, limits: &Limits) {
-        let Some(owner) = self.executor.filter(|_| self.is_announced) else { return };
+        let Some(presence) = self.executor.clone().filter(|_| self.is_announced) else { return };
         tokio::select! {
             biased;
-            said = self.primary.beat(Some(Presence { owner, leaving: true })) => {
+            said = self.primary.beat(Some(Presence { leaving: true, ..presence })) => {
                 if let Err(error) = said {
                     tracing::debug!(error = error.report(), "the other executors find out by themselves that this one leaves");
                 }

@@ -176,7 +176,7 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         primary,
         received: received_seen,
         confirmer: last_word.clone(),
-        executor: work.as_ref().map(|work| work.settings.owner),
+        executor: work.as_ref().map(|work| work.settings.presence()),
         beat_soon: beat_soon.clone(),
         guard,
         is_announced: false,

@@ -1,6 +1,7 @@
 //! What a run of the engine is told; components never keep these among their own state.
 
 use crate::limits::Limits;
+use postrider_core::members::{Presence, Together};
 use postrider_core::rate::Rate;
 use postrider_core::stage::Definitions;
 use postrider_core::work::OwnerId;
@@ -101,4 +102,19 @@ pub struct WorkSettings {
     pub unfenced: UnfencedWrites,
     /// How long the history of a workflow is kept after its end; `None`: there is none, or it is not ours to purge.
     pub history: Option<Duration>,
+}
+
+impl WorkSettings {
+    /// What the executor says of itself to the others.
+    pub(crate) fn presence(&self) -> Presence {
+        let definitions = self.definitions.graphs().map(|(name, _)| name.clone()).collect();
+        // For a stage that takes them one at a time, the rows of a group must be one executor's.
+        let serial = self.definitions.steps().any(|(_, policy)| policy.serial);
+        let together = match self.fair_by.and_then(|part| u32::try_from(part).ok()) {
+            _ if !serial => Together::No,
+            Some(part) => Together::Part(part),
+            None => Together::All,
+        };
+        Presence { owner: self.owner, leaving: false, definitions, together }
+    }
 }

@@ -51,7 +51,7 @@ impl PgPrimary {
         PgPrimary { presences: Some(work.presence_prefix()), ..self }
     }
 
-    /// The slot is a temporary one: that it is missing now and then is no reason to end.
+    /// The slot is a temporary one: where it is missing, the server keeps nothing for it.
     #[must_use]
     pub fn temporary(self, temporary: bool) -> PgPrimary {
         PgPrimary { temporary, ..self }
@@ -92,11 +92,19 @@ impl PgPrimary {
                safe_wal_size, coalesce(wal_status, 'lost') \
              FROM pg_replication_slots WHERE slot_name = $1";
         let rows = connection.query(&text.into(), &vec![Box::new(self.slot.clone())]).await?;
+        if rows.is_empty() && self.temporary {
+            return Ok(SlotHealth {
+                active: false,
+                confirmed: Lsn::ZERO,
+                retained_bytes: 0,
+                safe_bytes: None,
+                wal_status: "reserved".to_owned(),
+            });
+        }
         let row = rows.first().ok_or_else(|| {
-            let kind = if self.temporary { ErrorKind::Transient } else { ErrorKind::SlotMissing };
-            let missing = Error::new(kind, "the replication slot does not exist")
-                .with_detail(format!("There is no slot \"{}\".", self.slot));
-            if self.temporary { missing } else { missing.with_hint("`postrider setup` creates it.") }
+            Error::new(ErrorKind::SlotMissing, "the replication slot does not exist")
+                .with_detail(format!("There is no slot \"{}\".", self.slot))
+                .with_hint("`postrider setup` creates it.")
         })?;
         let unreadable = |error| map_client_error(Phase::Query, error);
         let retained: i64 = row.try_get(2).map_err(unreadable)?;

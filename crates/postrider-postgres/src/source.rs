@@ -169,7 +169,9 @@ impl ReplicationSource {
     async fn open_session(&self, durable_end: Lsn, wishes: Wishes) -> Result<LogSession> {
         let mut wire = Wire::connect(&self.options).await?;
         let identity = identify(&mut wire, &self.slot).await?;
-        self.check_kinship(&mut wire, &identity, durable_end).await?;
+        // A slot that is made now begins wherever the server is now.
+        let goes_on_from = if self.temporary { Lsn::ZERO } else { durable_end };
+        self.check_kinship(&mut wire, &identity, goes_on_from).await?;
         if self.temporary {
             return self.open_anew(wire, identity, (durable_end, wishes)).await;
         }
@@ -209,7 +211,8 @@ impl ReplicationSource {
         (durable_end, wishes): (Lsn, Wishes),
     ) -> Result<LogSession> {
         let cleared = preflight::check_server(&mut wire, &self.wanted(Lsn::ZERO, false)).await?;
-        let begins = create_temporary_slot(&mut wire, &self.options, &self.slot).await?.consistent_point;
+        let created = create_temporary_slot(&mut wire, &self.options, &self.slot).await;
+        let begins = created.map_err(not_yet)?.consistent_point;
         if begins < durable_end {
             return Err(Error::new(ErrorKind::JournalForeign, "the server's log ends before what was read of it")
                 .with_detail(format!(
@@ -280,6 +283,20 @@ impl ReplicationSource {
     fn known(&self) -> MutexGuard<'_, Option<SourceIdentity>> {
         // One value is put in at a time: whole even if a holder panicked.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The server may not have noticed yet that our last connection is gone, and its slot has our name; or all slots are taken for a while.
+fn not_yet(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::SlotForeign | ErrorKind::Configuration => {
+            Error::new(ErrorKind::Transient, "the temporary replication slot cannot be made yet")
+                .with_detail(error.report())
+                .with_hint(
+                    "It is tried again. If that goes on, look at what holds slots: SELECT * FROM pg_replication_slots;",
+                )
+        }
+        _ => error,
     }
 }
 

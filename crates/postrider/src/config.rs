@@ -9,10 +9,10 @@ mod secret;
 mod table;
 mod typed;
 
-pub(crate) use meaning::Configuration;
 pub(crate) use meaning::declared::{Declared, Effect};
 pub(crate) use meaning::sink::{HttpTarget, Sink, Target};
 pub(crate) use meaning::work::{Mode, Work};
+pub(crate) use meaning::{Configuration, is_temporary_slot};
 pub(crate) use problem::Problem;
 pub(crate) use quantity::Span;
 pub(crate) use reference::reference;

@@ -130,7 +130,7 @@ fn stages_only_is_refused_where_there_are_none_and_beside_another_of_the_same_di
     let scene = Scene::start();
     let endpoint = Endpoint::alone(|_, _| Play::Answer);
     let sink = outbox() + &sink_http("events", &endpoint.address(), "");
-    let first = scene.rider("first", stages(&endpoint));
+    let mut first = scene.rider("first", stages(&endpoint));
     first.setup();
     let refused = |rider: &mut Rider, kind: ErrorKind, words: &str| {
         rider.start_command(&["run", "--stages-only"]);
@@ -147,6 +147,31 @@ fn stages_only_is_refused_where_there_are_none_and_beside_another_of_the_same_di
     refused(&mut third, ErrorKind::Disk, "another process has the journal open");
     second.signal("TERM");
     assert_eq!(second.wait().0, Some(0));
+
+    // A journal that somebody goes on from is not taken for one of these.
+    let home = first.plan.journal.clone();
+    first.plan.journal = home.join("stages");
+    first.start_ready();
+    first.signal("TERM");
+    assert_eq!(first.wait().0, Some(0));
+    third.plan.journal = home;
+    refused(&mut third, ErrorKind::JournalForeign, "the journal of a slot that lasts");
+    first.start_ready();
+}
+
+#[test]
+fn a_server_without_a_slot_to_spare_is_asked_until_it_has_one() {
+    let scene = Scene::with(|builder| builder.setting("max_replication_slots", "1"));
+    let endpoint = Endpoint::alone(|_, _| Play::Answer);
+    let first = scene.rider("first", stages(&endpoint));
+    first.setup();
+    let mut second = further(&scene, "second", &first);
+    second.start_command(&["run", "--stages-only", "--log", "info"]);
+    second.wait_to_say("the temporary replication slot cannot be made yet");
+    second.still_runs();
+    scene.db.run(&format!("SELECT pg_drop_replication_slot('{}')", first.plan.slot));
+    scene.db.submit(0..5);
+    wait_until("every row is done", || scene.open_rows() == 0);
 }
 
 /// The times are the server's: when the process was killed, and when the claims that took its rows over were written.

@@ -18,7 +18,7 @@ use postrider_core::shape::ShapeError;
 use postrider_core::snapshot::Snapshot;
 use postrider_core::stage::{Backoff, Step};
 use postrider_core::time::Timestamp;
-use postrider_core::work::{OwnerId, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, WorkKey, WorkVersion};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -28,6 +28,9 @@ const LEFT_MAX: usize = 65_536;
 
 /// Rows of others that a sweep found waiting, remembered until the next; it finds the rest.
 const WAITING_MAX: usize = 10_000;
+
+/// So many sweeps find a row of others waiting before whoever has nothing else to do begins with it; one more, and everybody does.
+const SWEEPS_IDLE: u32 = 2;
 
 /// The pauses before the open rows are read once more, because a commit that the log has shown was not visible yet.
 const UNSEEN: Backoff = Backoff { first: Duration::from_millis(100), max: Duration::from_secs(10) };
@@ -39,7 +42,7 @@ pub(super) struct Peers {
     /// When each of the other members last said that it is there, by our own clock.
     heard: BTreeMap<OwnerId, Timestamp>,
     /// They spoke, and whether they live is being asked.
-    candidates: BTreeMap<OwnerId, Timestamp>,
+    candidates: BTreeMap<OwnerId, (Timestamp, BTreeSet<DefinitionName>)>,
     /// Somebody joined: it is to hear of us at once.
     answer: bool,
     /// From this time of our own clock the open rows are to be read anew.
@@ -48,18 +51,18 @@ pub(super) struct Peers {
     unseen_reads: u32,
     /// The transactions whose rows we left to others, oldest first.
     left: VecDeque<u32>,
-    /// Rows of others that the last sweep found waiting.
-    waiting: BTreeMap<WorkKey, Rank>,
+    /// Rows of others that the last sweep found waiting, and how many sweeps in a row did so.
+    waiting: BTreeMap<WorkKey, (Rank, u32)>,
     /// The same, of the sweep that is under way.
-    waiting_now: BTreeMap<WorkKey, Rank>,
+    waiting_now: BTreeMap<WorkKey, (Rank, u32)>,
     /// The steps for which rows of ours were waiting when the sweep that is under way began.
     busy_steps: Option<BTreeSet<Step>>,
 }
 
 impl Peers {
-    pub(super) fn new(me: OwnerId, kept_together: Option<usize>) -> Peers {
+    pub(super) fn new(me: Presence) -> Peers {
         Peers {
-            members: Members::new(me, kept_together),
+            members: Members::new(me),
             heard: BTreeMap::new(),
             candidates: BTreeMap::new(),
             answer: false,
@@ -74,7 +77,7 @@ impl Peers {
 
     /// Those whose lives matter: the members, and who would become one.
     pub(super) fn others(&self) -> impl Iterator<Item = OwnerId> {
-        self.members.others().iter().chain(self.candidates.keys()).copied()
+        self.members.others().chain(self.candidates.keys().copied())
     }
 
     /// Whether there are any.
@@ -101,7 +104,7 @@ impl State {
         committed_at: Timestamp,
         position: Position,
     ) {
-        let Presence { owner, leaving } = match said {
+        let Presence { owner, leaving, definitions, together } = match said {
             Ok(presence) => presence,
             Err(error) => {
                 self.alarm();
@@ -119,16 +122,19 @@ impl State {
             self.member_gone(owner, "left");
         } else if let Some(heard) = self.peers.heard.get_mut(&owner) {
             *heard = now;
+        } else if together != self.peers.members.together() {
+            // Two who share by different rules would leave rows to each other.
+            tracing::debug!(%owner, "an executor keeps other rows together: both try every row, until their configurations agree");
         } else {
-            self.peers.candidates.insert(owner, now);
+            self.peers.candidates.insert(owner, (now, definitions));
             self.owners.ask(now);
         }
     }
 
     /// Who lives: candidates become members; members that the last answers say are dead, or that fell silent, are none any more.
     pub(super) fn members_live(&mut self, living: &BTreeSet<OwnerId>) {
-        for (owner, heard) in std::mem::take(&mut self.peers.candidates) {
-            if living.contains(&owner) && self.peers.members.join(owner) {
+        for (owner, (heard, definitions)) in std::mem::take(&mut self.peers.candidates) {
+            if living.contains(&owner) && self.peers.members.join(owner, definitions) {
                 tracing::info!(%owner, "another executor works on the table: the rows are shared with it");
                 self.peers.heard.insert(owner, heard);
                 self.peers.answer = true;
@@ -182,6 +188,13 @@ impl State {
         self.peers.reread_at.map(|at| at.since(now))
     }
 
+    /// The log has a gap: what waits here may have become anything, and is read anew.
+    pub(crate) fn forget_what_waits(&mut self) {
+        for key in self.rows.keys_where(|_, row| !row.is_busy()) {
+            self.rows.remove(&key);
+        }
+    }
+
     /// All open rows were read. Those that we left to others are seen by then, or they are read once more.
     pub(crate) fn open_rows_read(&mut self, snapshot: &Snapshot) {
         self.peers.left.retain(|xid| !snapshot.sees(*xid));
@@ -195,7 +208,7 @@ impl State {
 
     /// Whether the version, which every executor can see, is another's to begin with, if anybody's. It is forgotten here.
     pub(super) fn is_left_to_others(&mut self, version: &WorkVersion, xid: u32, known: Option<Rank>) -> bool {
-        if self.is_mine(&version.key) {
+        if self.is_mine(version) {
             return false;
         }
         let now = self.clock.now();
@@ -213,41 +226,53 @@ impl State {
         }
     }
 
-    /// Somebody joined: what waits here and is its to begin with goes.
+    /// Somebody joined: what waits here and is its to begin with goes, unless nobody else can know that it waits.
     fn leave_what_is_not_mine(&mut self) {
         let members = &self.peers.members;
         let waits = |phase: &Phase| matches!(phase, Phase::Due(_) | Phase::Timed(..));
-        let left = self.rows.keys_where(|key, row| waits(&row.phase) && !members.is_mine(key));
+        let left = self
+            .rows
+            .keys_where(|key, row| waits(&row.phase) && !row.own && !members.is_mine(key, Some(&row.step.definition)));
         for key in left {
             let Some(row) = self.rows.remove(&key) else { continue };
             self.peers.leave_to_others(row.xid);
         }
     }
 
-    /// A sweep found this row of others waiting. Whether it did so before, and nobody has begun it since, while nothing of ours waits for the
-    /// stage: then we begin with it.
+    /// A sweep found this row of others waiting. Whether we begin with it: two sweeps found it so and nothing of ours waits for the stage, or
+    /// three did. In a stage that takes the rows of a group one at a time they wait for each other, and not for us.
     pub(super) fn is_overlooked(&mut self, version: &WorkVersion) -> bool {
         let rank = Rank::of(version);
         let rows = &self.rows;
         let busy_steps = self.peers.busy_steps.get_or_insert_with(|| rows.due_steps().cloned().collect());
         let step = self.settings.definitions.step(version.definition.as_ref(), &version.stage);
-        if self.peers.waiting.get(&version.key) == Some(&rank) && !busy_steps.contains(&step) {
+        if self.settings.definitions.policy(&step).is_ok_and(|policy| policy.serial) {
+            return false;
+        }
+        let before = self.peers.waiting.get(&version.key).filter(|(seen, _)| *seen == rank);
+        let sweeps = before.map_or(1, |(_, sweeps)| sweeps.saturating_add(1));
+        if sweeps > SWEEPS_IDLE || sweeps == SWEEPS_IDLE && !busy_steps.contains(&step) {
             return true;
         }
         if self.peers.waiting_now.len() < WAITING_MAX {
-            self.peers.waiting_now.insert(version.key.clone(), rank);
+            self.peers.waiting_now.insert(version.key.clone(), (rank, sweeps));
         }
         false
     }
 
-    pub(super) fn is_mine(&self, key: &WorkKey) -> bool {
-        self.peers.members.is_mine(key)
+    pub(super) fn is_mine(&self, version: &WorkVersion) -> bool {
+        self.peers.members.is_mine(&version.key, version.definition.as_ref())
+    }
+
+    /// A sweep begins; the last one may have ended in the middle.
+    pub(crate) fn sweep_begins(&mut self) {
+        self.peers.waiting_now.clear();
+        self.peers.busy_steps = None;
     }
 
     /// The sweep has seen every row.
     pub(crate) fn sweep_ended(&mut self) {
         self.peers.waiting = std::mem::take(&mut self.peers.waiting_now);
-        self.peers.busy_steps = None;
     }
 }
 

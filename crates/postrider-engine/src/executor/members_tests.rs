@@ -1,13 +1,13 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 use crate::executor::play::{Play, stage};
 use crate::world::World;
-use postrider_core::members::Presence;
+use postrider_core::members::{Presence, Together};
 use postrider_core::observe::Rank;
 use postrider_core::position::Position;
 use postrider_core::snapshot::Snapshot;
 use postrider_core::stage::StagePolicy;
 use postrider_core::time::Timestamp;
-use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,9 +36,14 @@ fn pending(number: usize) -> WorkVersion {
     }
 }
 
+fn said(owner: OwnerId, leaving: bool) -> Presence {
+    let definitions = [DefinitionName::new("quote@1")].into();
+    Presence { owner, leaving, definitions, together: Together::No }
+}
+
 fn hear(play: &mut Play, owner: OwnerId, leaving: bool) {
     let now = play.world.now();
-    play.state.presence_heard(Ok(Presence { owner, leaving }), now, Position::START);
+    play.state.presence_heard(Ok(said(owner, leaving)), now, Position::START);
 }
 
 fn live(play: &mut Play, living: &[OwnerId]) {
@@ -160,7 +165,7 @@ fn what_is_read_of_long_ago_or_of_the_dead_or_of_ourselves_makes_no_member() {
     let mut play = play();
     let now = play.world.now();
     let long_ago = Timestamp(now.0 - 60_000_000);
-    play.state.presence_heard(Ok(Presence { owner: OTHER, leaving: false }), long_ago, Position::START);
+    play.state.presence_heard(Ok(said(OTHER, false)), long_ago, Position::START);
     live(&mut play, &[ME, OTHER]);
     hear(&mut play, OwnerId(3), false);
     live(&mut play, &[ME, OTHER]);
@@ -171,26 +176,74 @@ fn what_is_read_of_long_ago_or_of_the_dead_or_of_ourselves_makes_no_member() {
 }
 
 #[test]
-fn what_another_executor_does_not_begin_with_for_two_sweeps_is_begun_here_if_nothing_of_ours_waits() {
+fn what_another_executor_does_not_begin_with_for_two_sweeps_is_begun_here_or_after_three_whatever_waits_here() {
     for own in [false, true] {
         let mut play = play();
         join(&mut play);
-        let theirs: Vec<WorkVersion> =
-            (0..40).map(pending).filter(|version| !play.state.is_mine(&version.key)).collect();
+        let theirs: Vec<WorkVersion> = (0..40).map(pending).filter(|version| !play.state.is_mine(version)).collect();
         if own {
-            let mine = (0..40).map(pending).find(|version| play.state.is_mine(&version.key)).unwrap();
+            let mine = (0..40).map(pending).find(|version| play.state.is_mine(version)).unwrap();
             play.state.observe_version(mine, 7);
         }
         let held = play.state.rows.len();
-        for sweep in 0..2 {
+        let sweeps = if own { 3 } else { 2 };
+        for sweep in 0..sweeps {
             assert_eq!(play.state.rows.len(), held, "sweep {sweep}");
+            play.state.sweep_begins();
             play.state.suspect(&theirs);
             play.state.sweep_ended();
         }
-        let expected = if own { held } else { theirs.len() };
-        assert_eq!(play.state.rows.len(), expected);
+        assert_eq!(play.state.rows.len(), held + theirs.len());
         assert!(play.state.suspects().is_empty(), "they are nothing that the log failed to bring");
     }
+}
+
+/// They wait for each other there, and one more who begins would break what the stage promises.
+#[test]
+fn rows_of_a_stage_that_takes_them_one_at_a_time_are_never_overlooked() {
+    let serial = StagePolicy { serial: true, ..stage("PRICING", "http://core", None) };
+    let mut play = Play::new(vec![serial], BTreeMap::new());
+    let now = play.world.now();
+    let other = Presence { together: Together::Part(0), ..said(OTHER, false) };
+    play.state.presence_heard(Ok(other), now, Position::START);
+    live(&mut play, &[ME, OTHER]);
+    let rows = |group: usize| {
+        (0..5).map(move |number: usize| WorkVersion {
+            key: WorkKey::new([group.to_string(), number.to_string()]),
+            ..pending(0)
+        })
+    };
+    let theirs: Vec<WorkVersion> = (0..20).flat_map(rows).filter(|version| !play.state.is_mine(version)).collect();
+    assert!(!theirs.is_empty() && theirs.len().is_multiple_of(5), "{} rows, in whole groups", theirs.len());
+    for _ in 0..5 {
+        play.state.sweep_begins();
+        play.state.suspect(&theirs);
+        play.state.sweep_ended();
+    }
+    assert_eq!(play.state.rows.len(), 0);
+}
+
+#[test]
+fn who_shares_by_another_rule_is_no_member() {
+    let mut play = play();
+    let now = play.world.now();
+    play.state.presence_heard(Ok(Presence { together: Together::All, ..said(OTHER, false) }), now, Position::START);
+    live(&mut play, &[ME, OTHER]);
+    assert_eq!(play.state.telemetry.executors.get(), 1);
+}
+
+/// With our own transitions out of the log, nobody else knows that it waits.
+#[test]
+fn a_row_that_waits_by_our_own_outcome_stays_ours_whoever_joins() {
+    let mut play = plenty();
+    play.status = 500;
+    (0..100).for_each(|number| play.state.observe_version(pending(number), 7));
+    while play.left.len() < 100 || play.calling().count() > 0 {
+        assert!(play.step(), "something is under way");
+    }
+    assert_eq!(play.state.rows.len(), 100, "each is to be tried again");
+    join(&mut play);
+    assert_eq!(play.state.rows.len(), 100);
 }
 
 /// What another executor runs may be long under way; only its lease, or its death, makes it ours.
@@ -208,7 +261,7 @@ fn what_another_executor_runs_is_not_overlooked() {
     };
     let theirs: Vec<WorkVersion> = (0..40).map(pending).map(running).collect();
     for _ in 0..3 {
-        let theirs: Vec<_> = theirs.iter().filter(|version| !play.state.is_mine(&version.key)).cloned().collect();
+        let theirs: Vec<_> = theirs.iter().filter(|version| !play.state.is_mine(version)).cloned().collect();
         play.state.suspect(&theirs);
         play.state.sweep_ended();
     }
@@ -222,9 +275,29 @@ fn a_row_that_we_run_stays_ours_whoever_joins() {
     assert_eq!(claimed(&mut play), 200);
     join(&mut play);
     assert_eq!(play.state.rows.len(), 200);
-    let theirs = (0..200).map(pending).find(|version| !play.state.is_mine(&version.key)).unwrap();
+    let theirs = (0..200).map(pending).find(|version| !play.state.is_mine(version)).unwrap();
     let row = play.state.rows.row(&theirs.key).unwrap();
     assert_eq!(row.rank, Rank::of(&theirs));
+}
+
+/// As while a new configuration is rolled out: whoever lacks the definition would park the row.
+#[test]
+fn a_row_is_left_to_who_has_its_definition() {
+    let mut play = play();
+    let newer = || Some(DefinitionName::new("quote@2"));
+    let now = play.world.now();
+    let both = ["quote@1", "quote@2"].map(DefinitionName::new).into();
+    play.state.presence_heard(Ok(Presence { definitions: both, ..said(OTHER, false) }), now, Position::START);
+    live(&mut play, &[ME, OTHER]);
+    (0..40).for_each(|number| {
+        play.state.observe_version(WorkVersion { definition: newer(), ..pending(number) }, 7);
+    });
+    assert_eq!(play.state.rows.len(), 0);
+    hear(&mut play, OTHER, true);
+    (0..40).for_each(|number| {
+        play.state.observe_version(WorkVersion { definition: newer(), ..pending(number) }, 0);
+    });
+    assert_eq!(play.state.rows.len(), 40, "alone, nobody else can say that it has no definition");
 }
 
 #[test]

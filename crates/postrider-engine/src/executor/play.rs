@@ -77,6 +77,8 @@ pub(super) struct Play {
     pub(super) most: u32,
     /// What was claimed, in order.
     pub(super) claimed: Vec<WorkKey>,
+    /// What each call is answered with.
+    pub(super) status: u16,
     /// So many checkpoints are refused.
     pub(super) refuses: u32,
     /// What rows are submitted under.
@@ -114,6 +116,7 @@ impl Play {
             claimed: Vec::new(),
             definition: None,
             found: BTreeMap::new(),
+            status: 200,
             refuses: 0,
         }
     }
@@ -219,7 +222,7 @@ impl Play {
                 self.state.claims_replied(&requests, replies);
             }
             Coming::Called(ticket) => {
-                let answer = Answer::new(200, Some(Declared::Done));
+                let answer = Answer::new(self.status, (self.status == 200).then_some(Declared::Done));
                 self.state.called(&ticket, &Outcome::Answered(answer));
                 self.write();
             }

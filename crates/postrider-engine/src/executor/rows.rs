@@ -34,6 +34,8 @@ pub(crate) struct Row {
     pub(crate) status: Option<u16>,
     /// Its number in the queue, while it is due.
     seat: u64,
+    /// Its newest version is our own outcome, and the log shows that to nobody.
+    pub(crate) own: bool,
     /// A newer version that came while we were busy with this one.
     pub(crate) newest: Option<Box<(WorkVersion, u32)>>,
 }
@@ -126,6 +128,7 @@ impl Row {
             gone: false,
             status: None,
             seat: 0,
+            own: false,
             newest: None,
         }
     }

@@ -96,9 +96,7 @@ impl State {
         clock: ServerClock,
         telemetry: Arc<Telemetry>,
     ) -> State {
-        // A group's rows must be one executor's for a stage that takes them one at a time.
-        let serial = settings.definitions.steps().any(|(_, policy)| policy.serial);
-        let peers = Peers::new(settings.owner, settings.fair_by.filter(|_| serial));
+        let peers = Peers::new(settings.presence());
         telemetry.executors.set(1);
         State {
             pace: Pace::new(&settings),
@@ -278,7 +276,9 @@ impl State {
         let shown = self.settings.quiet || newest.as_ref().is_some_and(|newest| Rank::of(&newest.0) >= rank);
         // A row at rest that the log has shown already needs no place here any more.
         if !(matches!(phase, Phase::Finished) && shown) {
-            self.rows.put(key, Row::new(rank, step, 0, phase));
+            let mut row = Row::new(rank, step, 0, phase);
+            row.own = self.settings.quiet;
+            self.rows.put(key, row);
         }
         self.observe_newest(newest, Some(rank));
     }

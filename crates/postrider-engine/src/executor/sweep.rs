@@ -33,7 +33,7 @@ impl State {
 
     /// Nobody here has the row, and another executor is to begin with it.
     fn is_anothers(&self, version: &WorkVersion) -> bool {
-        !self.is_mine(&version.key)
+        !self.is_mine(version)
             && version.lease_owner != Some(self.settings.owner)
             && self.rows.row(&version.key).is_none()
     }

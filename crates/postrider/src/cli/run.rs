@@ -1,7 +1,7 @@
 //! `postrider run`: everything, until it is told to end.
 
 use crate::cli::{ConfigurationFile, block_on};
-use crate::config::{self, Configuration};
+use crate::config::{self, Configuration, is_temporary_slot};
 use crate::connect::Patience;
 use crate::console::{self, Console};
 use crate::succession::{self, Verdict};
@@ -12,6 +12,7 @@ use postrider_core::position::Lsn;
 use postrider_core::time::Timestamp;
 use postrider_core::work::OwnerId;
 use postrider_engine::{Parts, Shutdown, Telemetry, World};
+use postrider_journal::Reader;
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -76,8 +77,7 @@ async fn assemble(
         return Ok(None);
     }
     if configuration.source.temporary {
-        // Nobody goes on from it: what a further process needs is in the rows.
-        postrider_journal::discard(&configuration.journal.dir)?;
+        discard_old(configuration)?;
     } else if succeed(configuration, patience, world.now()).await?.is_none() {
         return Ok(None);
     }
@@ -110,6 +110,23 @@ async fn assemble(
         world: world.clone(),
         telemetry: telemetry.clone(),
     }))
+}
+
+/// Nobody goes on from a further process's journal: what it needs is in the rows.
+fn discard_old(configuration: &Configuration) -> Result<()> {
+    let dir = &configuration.journal.dir;
+    // What cannot be read any more was left by a process that was killed while it made it.
+    if let Ok(Some(held)) = Reader::find(dir)
+        && !is_temporary_slot(&held.identity().slot)
+    {
+        return Err(Error::new(
+            ErrorKind::JournalForeign,
+            "the journal of a slot that lasts stands where a further process makes its own",
+        )
+        .with_detail(format!("The directory is {}, and its slot \"{}\".", dir.display(), held.identity().slot))
+        .with_hint("Give that process another directory, and move the journal there while it does not run."));
+    }
+    postrider_journal::discard(dir)
 }
 
 /// Finds out whether the server's log goes on from the journal. A server that was promoted a little before the journal's end, with

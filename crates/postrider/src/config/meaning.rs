@@ -108,6 +108,11 @@ fn temporary_slot(slot: &str, owner: OwnerId) -> String {
     format!("{begin}{end}")
 }
 
+/// Whether [`temporary_slot`] made the name.
+pub(crate) fn is_temporary_slot(slot: &str) -> bool {
+    slot.rsplit_once('_').is_some_and(|(_, end)| end.len() == 16 && end.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 /// Reads the whole file's meaning. `None` only if something was reported.
 pub(crate) fn understand(
     file: typed::File,

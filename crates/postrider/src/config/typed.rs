@@ -184,7 +184,8 @@ typed_table! {
         /// Default: `true`.
         quiet: bool,
         /// What becomes of a row that somebody writes while an attempt at it runs, without raising its fence, as every writer must.
-        /// `"park"`: it is set aside where it was put (`UNFENCED_WRITE`), and a person finds out who did that. `"reread"`: it goes on from there.
+        /// `"park"`: it is set aside where it was put (`UNFENCED_WRITE`), and a person finds out who did that; where several executors share the
+        /// rows, the one that begins with it may go on from there before. `"reread"`: it goes on from there.
         /// Default: `"park"`.
         unfenced_writes: String,
         /// The key column whose text is the row's group. Where rows wait for a stage, the groups take turns, so that one with many rows
@@ -354,7 +355,7 @@ typed_table! {
         /// So many requests may leave at once after a quiet time; with `rate`.
         /// Default: what the rate gives in a tenth of a second, at least 1.
         burst: u32,
-        /// One request at a time for each group (`work.fair_by`), from this process; the rows of other groups do not wait for it.
+        /// One request at a time for each group (`work.fair_by`); the rows of other groups do not wait for it.
         /// Default: `false`.
         serial: bool,
         /// Rows of a stage with a higher number are claimed before those of others, and get what an endpoint leaves first.
