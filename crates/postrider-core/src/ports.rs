@@ -364,7 +364,7 @@ pub trait WorkTable: Send + Sync + fmt::Debug {
     /// without a lease, with one that has run out by the server's clock, or with an owner in `dead`), attempts below the limit,
     /// due. A take-over of a row at its limit makes it `UNKNOWN` instead, and a refused row is parked. A claim
     /// gives a row without a definition the one that is named. Waits for no row but one that is taken in the very moment, and for
-    /// that a second at most; up to [`STATEMENTS_AT_ONCE_MAX`] calls at once do not wait for each other.
+    /// that half a second for each of its locks; up to [`STATEMENTS_AT_ONCE_MAX`] calls at once do not wait for each other.
     fn claim<'a>(
         &'a self,
         owner: OwnerId,

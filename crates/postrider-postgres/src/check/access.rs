@@ -10,7 +10,7 @@ use crate::quote::{quote_identifier, quote_table};
 use crate::store::{STORE_SCHEMA, StoreTable, store_tables};
 
 /// The functions that a process calls and whose use may be taken from the public. The first got a parameter more with version 17.
-pub(crate) const TO_RUN: [&str; 10] = [
+pub(crate) const TO_RUN: [&str; 14] = [
     "pg_logical_emit_message(boolean, text, text)",
     "pg_logical_emit_message(boolean, text, text, boolean)",
     "pg_current_wal_flush_lsn()",
@@ -19,6 +19,10 @@ pub(crate) const TO_RUN: [&str; 10] = [
     "pg_advisory_lock(bigint)",
     "pg_postmaster_start_time()",
     "pg_current_snapshot()",
+    "pg_snapshot_xmin(pg_snapshot)",
+    "age(xid)",
+    "mxid_age(xid)",
+    "xid(xid8)",
     "sha256(bytea)",
     "convert_to(text, name)",
 ];

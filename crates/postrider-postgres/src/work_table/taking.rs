@@ -102,16 +102,10 @@ impl TakingStatement {
             return Ok(answers);
         }
         let (shape, values) = parameters(&left)?.finish();
-        match guarded::run(connection, self.locked.text(shape), &left, &values).await {
-            Ok(locked) => answers.extend(locked.into_iter().map(|(asked, row)| (*asked, row))),
-            Err(error) if answers.is_empty() => return Err(error),
-            // What is written is no longer in doubt; what became of the rest, a read tells.
-            Err(error) => tracing::warn!(
-                error = error.report(),
-                rows = left.len(),
-                "rows of a statement that were not free could not be locked"
-            ),
-        }
+        // Where it fails, what the first has written is read anew with the rest: by now the leases may be over, and which row the server
+        // refuses is found out one by one.
+        let locked = guarded::run(connection, self.locked.text(shape), &left, &values).await?;
+        answers.extend(locked.into_iter().map(|(asked, row)| (*asked, row)));
         Ok(answers)
     }
 }

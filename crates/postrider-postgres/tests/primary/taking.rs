@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::database::{Database, eventually};
 use crate::work_table::{MINUTE, ONE, TWO, ask, claimed, insert_rows, key, open, outcome, read_one};
+use postrider_core::error::ErrorKind;
 use postrider_core::ports::{CheckpointReply, Claim, ClaimRequest, Transition, WorkTable};
 use postrider_core::work::{StageName, StageState, WorkKey};
 use postrider_postgres::PgWorkTable;
@@ -75,6 +76,27 @@ async fn a_row_whose_key_alone_is_held_is_claimed_all_the_same() {
     assert_eq!((claims.len(), locked(&database).await.as_str()), (3, "q00001"));
     let outcomes: Vec<_> = claims.iter().map(|claim| outcome(claim, Transition::Finish)).collect();
     assert_eq!(table.checkpoint(ONE, &outcomes).await.unwrap().len(), 3);
+    drop(other);
+}
+
+/// What the first statement has claimed is read anew then: its lease may be over, and the row that the server refuses is to be found.
+#[tokio::test]
+async fn where_the_second_statement_is_refused_the_whole_claim_is() {
+    let database = alone_with_rows(3).await;
+    database
+        .run(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+             CREATE TRIGGER refuse BEFORE UPDATE ON pending_work FOR EACH ROW WHEN (OLD.quote_id = 'q00001')
+                 EXECUTE FUNCTION refuse()",
+        )
+        .await;
+    let table = open(&database, ONE).await;
+    let other = locker(&database, "SELECT FROM pending_work WHERE quote_id = 'q00001' FOR KEY SHARE").await;
+    let requests: Vec<ClaimRequest> = (0..3).map(|number| ask(key(number), 0)).collect();
+    let refused = table.claim(ONE, &requests, &[]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Table, "{}", refused.report());
+    let states = "SELECT string_agg(stage_state, ' ' ORDER BY quote_id) FROM pending_work";
+    assert_eq!(database.text(states).await, "RUNNING PENDING RUNNING");
     drop(other);
 }
 
