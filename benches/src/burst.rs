@@ -2,14 +2,14 @@
 
 use clap::Args;
 use serde_json::Map;
-use xtask::error::{Context, Result};
+use xtask::error::Result;
 
 use crate::Bench;
 use crate::figure::{Better, Figure, Goal, Report};
 use crate::server::Server;
 use crate::turn::order;
 use crate::work::turn::{POSTGRES, SETTINGS, Side, Turn, install, take};
-use crate::work::{Load, Role};
+use crate::work::{Load, Role, run_role};
 
 /// Drain a burst of due rows with Postrider, whose calls are bounded, and with a tuned poller, turn by turn.
 #[derive(Debug, clap::Parser)]
@@ -44,13 +44,7 @@ const SIDES: [Side; 2] = [Side::Quiet, Side::Poller];
 
 impl Bench for Burst {
     fn run(self) -> Result<()> {
-        // As `postrider run` has it, and it is enough for all.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.context(|| "cannot start the runtime")?;
-        match self.role {
-            Some(role) => runtime.block_on(role.run()),
-            None => runtime.block_on(compare(&self.options)),
-        }
+        run_role(self.role, compare(&self.options))
     }
 }
 

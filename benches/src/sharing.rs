@@ -1,7 +1,7 @@
 //! `sharing`: rows that become due in one commit, done by two executors that share them, and by one.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crate::figure::{Better, Figure, Goal, Report};
 use crate::process::Running;
 use crate::server::Server;
 use crate::turn::order;
-use crate::work::turn::{POSTGRES, SETTINGS, Side, drop_slot, insert, install, set_up};
-use crate::work::{Load, Role};
+use crate::work::turn::{POSTGRES, SETTINGS, Side, drop_slot, insert, install, role, set_up};
+use crate::work::{Load, Role, run_role};
 
 /// Do rows that become due in one commit with two executors, and with one, turn by turn.
 #[derive(Debug, clap::Parser)]
@@ -55,13 +55,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Bench for Sharing {
     fn run(self) -> Result<()> {
-        // As `postrider run` has it, and it is enough for all.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.context(|| "cannot start the runtime")?;
-        match self.role {
-            Some(role) => runtime.block_on(role.run()),
-            None => runtime.block_on(compare(&self.options)),
-        }
+        run_role(self.role, compare(&self.options))
     }
 }
 
@@ -133,20 +127,8 @@ async fn take(server: &Server, executors: usize, load: Load) -> Result<f64> {
 }
 
 fn start(server: &Server, number: usize, executors: usize, load: Load) -> Result<Running> {
-    let journal = server.cluster.home_dir().join(format!("journal_{number}"));
-    if journal.exists() {
-        std::fs::remove_dir_all(&journal).context(|| "cannot remove the journal of the turn before")?;
-    }
-    let mut command = Command::new(std::env::current_exe().context(|| "cannot find this program")?);
-    command.arg("execute").args(["--url", &server.url(), "--schema", "quiet"]).arg("--journal").arg(journal);
-    for (option, value) in [
-        ("--rows", load.rows),
-        ("--stages", load.stages.into()),
-        ("--concurrency", load.concurrency.into()),
-        ("--together", executors as u64),
-    ] {
-        command.args([option, &value.to_string()]);
-    }
+    let mut command = role(server, Side::Quiet, load, &format!("journal_{number}"))?;
+    command.args(["--together", &executors.to_string()]);
     if number > 0 {
         command.args(["--slot", &format!("quiet_{number}")]);
     }

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use clap::Args;
 use serde_json::Map;
-use xtask::error::{Context, Result};
+use xtask::error::Result;
 
 use crate::figure::{Better, Figure, Goal, Report};
 use crate::peers::{Peer, Peers, Wanted};
 use crate::server::Server;
 use crate::turn::order;
 use crate::work::turn::{POSTGRES, SETTINGS, Side, Turn, install, take};
-use crate::work::{Load, Role, peer};
+use crate::work::{Load, Role, peer, run_role};
 use crate::{Bench, no_such_case};
 
 /// Measure how fast due rows go through their stages, for Postrider, for a tuned poller and for job queues of others, turn by turn.
@@ -117,13 +117,7 @@ type Measured = fn(&Turn) -> f64;
 
 impl Bench for Stages {
     fn run(self) -> Result<()> {
-        // As `postrider run` has it, and it is enough for all.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.context(|| "cannot start the runtime")?;
-        match self.role {
-            Some(role) => runtime.block_on(role.run()),
-            None => runtime.block_on(compare(&self.options)),
-        }
+        run_role(self.role, compare(&self.options))
     }
 }
 

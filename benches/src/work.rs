@@ -58,6 +58,17 @@ impl Role {
     }
 }
 
+/// Plays the side's role that the process was started for, or else compares the sides.
+pub(crate) fn run_role(role: Option<Role>, compare: impl Future<Output = Result<()>>) -> Result<()> {
+    // As `postrider run` has it, and it is enough for all.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context(|| "cannot start the runtime")?;
+    match role {
+        Some(role) => runtime.block_on(role.run()),
+        None => runtime.block_on(compare),
+    }
+}
+
 impl Load {
     /// A transition is one stage of one row that has ended.
     pub(crate) fn transitions(self) -> u64 {

@@ -243,14 +243,15 @@ pub(crate) async fn drop_slot(server: &Server, side: Side) -> Result<()> {
 fn start(server: &Server, side: Side, load: Load) -> Result<Running> {
     let mut command = match side {
         Side::Peer(peer) => peer::work(server, peer, load)?,
-        Side::Quiet | Side::Loud | Side::Poller => role(server, side, load)?,
+        Side::Quiet | Side::Loud | Side::Poller => role(server, side, load, "journal")?,
     };
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     Running::start(side.name(), &mut command)
 }
 
 /// This program as a side.
-fn role(server: &Server, side: Side, load: Load) -> Result<Command> {
+/// A side of this program's own. `journal`: the name of its journal, which is made anew.
+pub(crate) fn role(server: &Server, side: Side, load: Load, journal: &str) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context(|| "cannot find this program")?);
     command.arg(if side == Side::Poller { "poll" } else { "execute" });
     command.args(["--url", &server.url(), "--schema", side.schema()]);
@@ -266,7 +267,7 @@ fn role(server: &Server, side: Side, load: Load) -> Result<Command> {
         command.arg("--history");
     }
     if side.is_ours() {
-        command.arg("--journal").arg(fresh_journal(server)?);
+        command.arg("--journal").arg(fresh_journal(server, journal)?);
     }
     if side == Side::Loud {
         command.arg("--loud");
@@ -274,8 +275,8 @@ fn role(server: &Server, side: Side, load: Load) -> Result<Command> {
     Ok(command)
 }
 
-fn fresh_journal(server: &Server) -> Result<PathBuf> {
-    let journal = server.cluster.home_dir().join("journal");
+fn fresh_journal(server: &Server, name: &str) -> Result<PathBuf> {
+    let journal = server.cluster.home_dir().join(name);
     if journal.exists() {
         fs::remove_dir_all(&journal).context(|| "cannot remove the journal of the turn before")?;
     }

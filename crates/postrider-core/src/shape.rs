@@ -13,12 +13,15 @@ use crate::error::{Error, ErrorKind};
 use crate::event::{Event, Payload};
 use crate::pgoutput::{OldTuple, TupleValue};
 use crate::position::Position;
-use crate::route::{NO_COLUMN, OutboxMessage, OutboxPlan, OutboxRow, Picks, WorkPlan, WorkRow, outbox_slot, work_slot};
+use crate::route::{
+    NO_COLUMN, OutboxMessage, OutboxPlan, OutboxRow, Picks, WorkNotice, WorkPlan, WorkRow, outbox_slot, work_slot,
+};
 use crate::time::Timestamp;
 use crate::value::{self, ValueKind, ValueProblem};
 use crate::work::{DefinitionName, StageName, StateWords, WorkKey, WorkVersion};
 use bytes::Bytes;
 use envelope::Envelope;
+use serde_json::{Map, Value};
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,6 +45,17 @@ pub struct ShapeError {
     pub table: Arc<str>,
     pub column: String,
     pub problem: ValueProblem,
+}
+
+impl WorkNotice<'_> {
+    /// The message's members: it is a JSON object. `name`: what it is called where it is none.
+    fn members(&self, name: &str) -> Result<Map<String, Value>, ShapeError> {
+        serde_json::from_slice(self.content).map_err(|_| self.error(name, ValueProblem::NotJsonObject))
+    }
+
+    fn error(&self, member: &str, problem: ValueProblem) -> ShapeError {
+        ShapeError { table: Arc::clone(self.table), column: member.to_owned(), problem }
+    }
 }
 
 /// The event that an inserted outbox row is.

@@ -9,16 +9,12 @@ use crate::pgoutput::TupleValue;
 use crate::route::{NO_COLUMN, VERSION_COLUMNS, WorkNotice, work_slot};
 use crate::value::ValueProblem;
 use crate::work::WorkKey;
-use serde_json::{Map, Value};
-use std::sync::Arc;
+use serde_json::Value;
 
 /// The change that a notice tells: `{"gone": [key]}`, or a version with its `key`, and `was` where the key was another one.
 pub fn noticed_change(notice: &WorkNotice<'_>) -> Result<WorkChange, ShapeError> {
-    let error =
-        |member: &str, problem| ShapeError { table: Arc::clone(notice.table), column: member.to_owned(), problem };
-    let members: Map<String, Value> =
-        serde_json::from_slice(notice.content).map_err(|_| error("notice", ValueProblem::NotJsonObject))?;
-    let key = |member: &str| read_key(members.get(member)).map_err(|problem| error(member, problem));
+    let members = notice.members("notice")?;
+    let key = |member: &str| read_key(members.get(member)).map_err(|problem| notice.error(member, problem));
     if members.contains_key("gone") {
         return Ok(WorkChange::Gone(key("gone")?));
     }
@@ -34,7 +30,7 @@ pub fn noticed_change(notice: &WorkNotice<'_>) -> Result<WorkChange, ShapeError>
     let has_closed_at = VERSION_COLUMNS.get(work_slot::CLOSED_AT).is_some_and(|member| members.contains_key(*member));
     let words = Words { states: notice.states, closes_by_state: !has_closed_at };
     let version = version_of(key("key")?, columns, words, |slot, problem| {
-        error(VERSION_COLUMNS.get(slot).copied().unwrap_or_default(), problem)
+        notice.error(VERSION_COLUMNS.get(slot).copied().unwrap_or_default(), problem)
     })?;
     let moved_from = members.contains_key("was").then(|| key("was")).transpose()?;
     Ok(WorkChange::Version { version, moved_from })

@@ -5,34 +5,30 @@ use crate::members::{Presence, Together};
 use crate::route::WorkNotice;
 use crate::value::ValueProblem;
 use crate::work::DefinitionName;
-use serde_json::{Map, Value};
-use std::sync::Arc;
+use serde_json::Value;
 
 /// The presence that a message tells: a JSON object with `op`, `here` or `leaving`, the executor's id as `owner`, and the names of
 /// its `definitions`, and as `together` the number of a part of the key, `all`, or null.
 pub fn presence(notice: &WorkNotice<'_>) -> Result<Presence, ShapeError> {
-    let error =
-        |member: &str, problem| ShapeError { table: Arc::clone(notice.table), column: member.to_owned(), problem };
-    let members: Map<String, Value> =
-        serde_json::from_slice(notice.content).map_err(|_| error("presence", ValueProblem::NotJsonObject))?;
+    let members = notice.members("presence")?;
     let text = |member: &str| members.get(member).and_then(Value::as_str).unwrap_or_default();
-    let owner = text("owner").parse().map_err(|_| error("owner", ValueProblem::NotInteger))?;
+    let owner = text("owner").parse().map_err(|_| notice.error("owner", ValueProblem::NotInteger))?;
     let leaving = match text("op") {
         "here" => false,
         "leaving" => true,
-        _ => return Err(error("op", ValueProblem::Malformed("here or leaving"))),
+        _ => return Err(notice.error("op", ValueProblem::Malformed("here or leaving"))),
     };
     let names = members.get("definitions").and_then(Value::as_array);
-    let names = names.ok_or_else(|| error("definitions", ValueProblem::Null))?;
+    let names = names.ok_or_else(|| notice.error("definitions", ValueProblem::Null))?;
     let definitions = names.iter().filter_map(Value::as_str).map(DefinitionName::new).collect();
     let together = match members.get("together") {
         Some(Value::Null) => Together::No,
         Some(Value::String(word)) if word == "all" => Together::All,
         Some(number) => {
             let part = number.as_u64().and_then(|part| u32::try_from(part).ok());
-            Together::Part(part.ok_or_else(|| error("together", ValueProblem::NotInteger))?)
+            Together::Part(part.ok_or_else(|| notice.error("together", ValueProblem::NotInteger))?)
         }
-        None => return Err(error("together", ValueProblem::Null)),
+        None => return Err(notice.error("together", ValueProblem::Null)),
     };
     Ok(Presence { owner, leaving, definitions, together })
 }
@@ -41,6 +37,7 @@ pub fn presence(notice: &WorkNotice<'_>) -> Result<Presence, ShapeError> {
 mod tests {
     use super::*;
     use crate::work::{OwnerId, StateWords};
+    use std::sync::Arc;
 
     fn read(content: &str) -> Result<Presence, String> {
         let (table, states) = ("public.work".into(), Arc::new(StateWords::default()));

@@ -10,7 +10,6 @@
 use super::rows::Phase;
 use super::state::State;
 use crate::telemetry::MemberLabel;
-use postrider_core::error::Error;
 use postrider_core::members::{Members, Presence};
 use postrider_core::observe::{Observation, Rank, observe};
 use postrider_core::position::Position;
@@ -106,11 +105,7 @@ impl State {
     ) {
         let Presence { owner, leaving, definitions, together } = match said {
             Ok(presence) => presence,
-            Err(error) => {
-                self.alarm();
-                let what = Error::from(error).report();
-                return tracing::error!(%position, what, "a message by which an executor says that it is there cannot be read");
-            }
+            Err(error) => return self.unreadable("by which an executor says that it is there", error, position),
         };
         // What is read of long ago says nothing about now.
         if owner == self.settings.owner || self.clock.now().since(committed_at) > self.limits.heartbeat_overdue {

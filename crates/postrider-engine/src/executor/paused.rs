@@ -5,7 +5,6 @@
 
 use super::state::State;
 use crate::telemetry::PausedLabel;
-use postrider_core::error::Error;
 use postrider_core::paused::{PauseChange, Paused, PausedPart};
 use postrider_core::position::Position;
 use postrider_core::shape::ShapeError;
@@ -55,11 +54,7 @@ impl State {
     pub(crate) fn pause_heard(&mut self, change: Result<PauseChange, ShapeError>, xid: u32, position: Position) {
         let change = match change {
             Ok(change) => change,
-            Err(error) => {
-                self.alarm();
-                let what = Error::from(error).report();
-                return tracing::error!(%position, what, "a message that pauses or resumes a stage cannot be read");
-            }
+            Err(error) => return self.unreadable("that pauses or resumes a stage", error, position),
         };
         if self.pauses.read.as_ref().is_some_and(|read| read.sees(xid)) {
             return;

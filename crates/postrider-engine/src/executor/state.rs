@@ -20,6 +20,8 @@ use postrider_core::call::stage_call;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Claim, StageCall, Transition};
+use postrider_core::position::Position;
+use postrider_core::shape::ShapeError;
 use postrider_core::stage::{Backoff, StagePolicy, Step};
 use postrider_core::time::Timestamp;
 use postrider_core::work::WorkKey;
@@ -293,6 +295,13 @@ impl State {
                 *status.refused.entry(reason.to_owned()).or_default() += 1;
             }
         });
+    }
+
+    /// A message about the table cannot be read, and nothing changes by it.
+    pub(super) fn unreadable(&self, message: &str, error: ShapeError, position: Position) {
+        self.alarm();
+        let what = Error::from(error).report();
+        tracing::error!(%position, what, "a message {message} cannot be read");
     }
 
     /// Something about a row needs a person.
