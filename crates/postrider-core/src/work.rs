@@ -138,11 +138,19 @@ impl StageState {
     }
 }
 
-/// The words by which a work table names the states: each state has one, and no two have the same.
+/// The words by which a work table names the states. A state may have several: all of them are read, and the first is written.
+/// No word is there twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StateWords([Cow<'static, str>; StageState::ALL.len()]);
+pub struct StateWords([Words; StageState::ALL.len()]);
 
-/// Two states with one word: nobody could tell which of them a row is in.
+/// The words of one state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Words {
+    first: Cow<'static, str>,
+    further: Vec<String>,
+}
+
+/// A word that two states have, so that nobody could tell which of them a row is in; or that one state has twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SameWord {
     pub word: String,
@@ -150,36 +158,54 @@ pub struct SameWord {
 }
 
 impl StateWords {
-    /// The table's own words for these states, and ours for the others.
-    pub fn new(own: &BTreeMap<StageState, String>) -> Result<StateWords, SameWord> {
-        let words = StageState::ALL.map(|state| match own.get(&state) {
-            Some(word) => Cow::Owned(word.clone()),
-            None => Cow::Borrowed(state.as_str()),
+    /// The table's own words for these states, and ours for the others and for those without any.
+    pub fn new(own: &BTreeMap<StageState, Vec<String>>) -> Result<StateWords, SameWord> {
+        let words = StageState::ALL.map(|state| match own.get(&state).and_then(|own| own.split_first()) {
+            Some((first, further)) => Words { first: Cow::Owned(first.clone()), further: further.to_vec() },
+            None => Words::ours(state),
         });
-        let named = || StageState::ALL.into_iter().zip(&words);
-        for (place, (state, word)) in named().enumerate() {
-            if let Some((other, _)) = named().take(place).find(|(_, before)| *before == word) {
-                return Err(SameWord { word: word.to_string(), states: [other, state] });
+        let mut known = BTreeMap::new();
+        for (state, words) in StageState::ALL.into_iter().zip(&words) {
+            for word in words.all() {
+                if let Some(other) = known.insert(word, state) {
+                    return Err(SameWord { word: word.to_owned(), states: [other, state] });
+                }
             }
         }
         Ok(StateWords(words))
     }
 
-    /// The word in the column.
+    /// The word that is written into the column.
     pub fn word(&self, state: StageState) -> &str {
+        self.words(state).next().unwrap_or(state.as_str())
+    }
+
+    /// All words of the column that stand for a state, first the one that is written.
+    pub fn words(&self, state: StageState) -> impl Iterator<Item = &str> {
         let named = StageState::ALL.into_iter().zip(&self.0);
-        named.into_iter().find(|(known, _)| *known == state).map_or(state.as_str(), |(_, word)| word)
+        named.filter(move |(known, _)| *known == state).flat_map(|(_, words)| words.all())
     }
 
     /// The state that a word of the column stands for.
     pub fn state(&self, word: &str) -> Option<StageState> {
-        StageState::ALL.into_iter().zip(&self.0).find(|(_, known)| *known == word).map(|(state, _)| state)
+        let mut named = StageState::ALL.into_iter().zip(&self.0);
+        named.find(|(_, words)| words.all().any(|known| known == word)).map(|(state, _)| state)
+    }
+}
+
+impl Words {
+    fn ours(state: StageState) -> Words {
+        Words { first: Cow::Borrowed(state.as_str()), further: Vec::new() }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&*self.first).chain(self.further.iter().map(String::as_str))
     }
 }
 
 impl Default for StateWords {
     fn default() -> StateWords {
-        StateWords(StageState::ALL.map(|state| Cow::Borrowed(state.as_str())))
+        StateWords(StageState::ALL.map(Words::ours))
     }
 }
 
@@ -250,6 +276,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn words(own: &[(StageState, &[&str])]) -> Result<StateWords, SameWord> {
+        let named = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        StateWords::new(&own.iter().map(|(state, words)| (*state, named(words))).collect())
+    }
+
     #[test]
     fn a_part_with_a_nul_never_makes_two_of_itself() {
         let key = WorkKey::new(["a\0b", "c"]);
@@ -259,18 +290,39 @@ mod tests {
 
     #[test]
     fn words_are_mapped_both_ways_and_no_two_states_have_the_same() {
-        let words = |own: &[(StageState, &str)]| {
-            StateWords::new(&own.iter().map(|(state, word)| (*state, (*word).to_owned())).collect())
-        };
-        let own = words(&[(StageState::Pending, "NEW"), (StageState::Running, "PENDING")]).expect("words of their own");
+        let own = words(&[(StageState::Pending, &["NEW"]), (StageState::Running, &["PENDING"])]);
+        let own = own.expect("words of their own");
         for state in StageState::ALL {
             assert_eq!(own.state(own.word(state)), Some(state));
             assert_eq!(StateWords::default().word(state), state.as_str());
         }
         assert_eq!((own.state("PENDING"), own.state("RUNNING")), (Some(StageState::Running), None));
-        let same = words(&[(StageState::Running, "PENDING")]).expect_err("PENDING is called so already");
+        let same = words(&[(StageState::Running, &["PENDING"])]).expect_err("PENDING is called so already");
         assert_eq!(same, SameWord { word: "PENDING".to_owned(), states: [StageState::Pending, StageState::Running] });
-        assert!(words(&[(StageState::Done, "END"), (StageState::Cancelled, "END")]).is_err());
+        assert!(words(&[(StageState::Done, &["END"]), (StageState::Cancelled, &["END"])]).is_err());
+    }
+
+    #[test]
+    fn of_several_words_all_are_read_and_the_first_is_written() {
+        let own = words(&[
+            (StageState::Pending, &["NEW", "QUEUED"]),
+            (StageState::Running, &["BUSY", "PENDING"]),
+            (StageState::Done, &[]),
+        ]);
+        let own = own.expect("words of their own");
+        for (state, all) in [
+            (StageState::Pending, &["NEW", "QUEUED"][..]),
+            (StageState::Running, &["BUSY", "PENDING"]),
+            (StageState::Done, &["DONE"]),
+        ] {
+            assert_eq!((own.word(state), own.words(state).collect::<Vec<_>>()), (all[0], all.to_vec()));
+            assert!(all.iter().all(|word| own.state(word) == Some(state)), "{all:?}");
+        }
+        assert_eq!(own.state("RUNNING"), None);
+        let further = words(&[(StageState::Retry, &["AGAIN", "NEW"]), (StageState::Unknown, &["UNCLEAR", "NEW"])]);
+        assert_eq!(further, Err(SameWord { word: "NEW".to_owned(), states: [StageState::Retry, StageState::Unknown] }));
+        let twice = words(&[(StageState::Retry, &["AGAIN", "AGAIN"])]);
+        assert_eq!(twice, Err(SameWord { word: "AGAIN".to_owned(), states: [StageState::Retry, StageState::Retry] }));
     }
 
     proptest! {

@@ -13,6 +13,7 @@ use crate::client::{Connection, Parameters};
 use crate::objects::{DEFINER, SEARCH_PATH, is_open, work_name};
 use crate::quote::{quote_identifier, quote_literal, quote_table};
 use crate::store::WORK_HISTORY;
+use crate::words;
 
 /// The states in which a row is moved on under the fence of its last request. `RETRY` and `UNKNOWN` are those of an attempt that was given
 /// up without a final answer: whoever takes the row next raises the fence, and both lock the row, so that one of the two comes too late.
@@ -90,7 +91,7 @@ BEGIN
         {definition}::text AS definition, {written_at} AS written_at, ARRAY[{texts}] AS key
     INTO held
     FROM {table} AS t WHERE {matches} FOR NO KEY UPDATE;
-    IF (NOT FOUND OR held.closed OR held.stage <> stage OR held.fence <> fence OR held.state NOT IN ({open_states})) IS NOT FALSE THEN
+    IF (NOT FOUND OR held.closed OR held.stage <> stage OR held.fence <> fence OR held.state {not_open}) IS NOT FALSE THEN
         RAISE EXCEPTION 'the request is stale: its work row has moved on' USING ERRCODE = 'PRF01',
             DETAIL = CASE WHEN held.fence IS NULL THEN 'There is no such row.'
                 ELSE format('The request is for stage %s at fence %s, and the row is in stage %s, %s, at fence %s.',
@@ -114,7 +115,7 @@ BEGIN
         owner = value(&mapping.lease_owner, "NULL::text"),
         definition = value(&mapping.definition, "NULL"),
         written_at = value(&mapping.updated_at, "NULL::timestamptz"),
-        open_states = OPEN_STATES.map(|state| quote_literal(mapping.states.word(state))).join(", "),
+        not_open = words::none_of(&mapping.states, &OPEN_STATES),
         changes = changes(mapping),
         told = if history { told(&table, mapping) } else { String::new() },
     )
@@ -126,15 +127,16 @@ fn told(table: &str, mapping: &WorkMapping) -> String {
         "    IF to_regclass({history_literal}) IS NOT NULL THEN
         INSERT INTO {history} (started_at, fence, work_table, epoch, attempt, deferrals, key, stage, definition, owner,
             outcome, reason, next_stage, next_state)
-        VALUES (CASE WHEN held.state = {running} THEN held.written_at END, held.fence, {table_literal}::regclass, held.epoch,
+        VALUES (CASE WHEN held.state {is_running} THEN held.written_at END, held.fence, {table_literal}::regclass, held.epoch,
             held.attempts, held.deferrals, held.key, held.stage, held.definition, held.owner, 'done_by_receiver',
-            CASE WHEN held.state <> {running} THEN 'LATE: the attempt was ' || held.state END, entered::text, becomes::text);
+            CASE WHEN held.state {is_not_running} THEN 'LATE: the attempt was ' || held.state END, entered::text, becomes::text);
     END IF;
 ",
         history = WORK_HISTORY.qualified(),
         history_literal = quote_literal(&WORK_HISTORY.qualified()),
         table_literal = quote_literal(table),
-        running = quote_literal(mapping.states.word(StageState::Running)),
+        is_running = words::one_of(&mapping.states, &[StageState::Running]),
+        is_not_running = words::none_of(&mapping.states, &[StageState::Running]),
     )
 }
 

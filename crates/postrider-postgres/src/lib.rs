@@ -26,6 +26,7 @@ mod store;
 mod timeline;
 mod tls;
 mod wire;
+mod words;
 mod work_table;
 
 pub use check::{Finding, OpenStep, Severity, Subject, check, foreign_states, open_steps};

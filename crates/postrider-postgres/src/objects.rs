@@ -6,6 +6,7 @@ use postrider_core::work::StageState;
 
 use crate::columns::work_columns;
 use crate::quote::{quote_identifier, quote_literal, quote_table};
+use crate::words;
 
 /// How a function of ours runs: with the privileges of whoever made it, and whatever the session is that calls it. What a session has of its
 /// own in `pg_temp` comes last, since it would come first where it is not named ("Writing SECURITY DEFINER Functions Safely").
@@ -104,9 +105,8 @@ pub(crate) fn is_open(mapping: &WorkMapping) -> String {
     if let Some(closed_at) = &mapping.closed_at {
         return format!("t.{} IS NULL", quote_identifier(closed_at));
     }
-    let closed = StageState::ALL.into_iter().filter(|state| state.is_closed());
-    let words: Vec<String> = closed.map(|state| quote_literal(mapping.states.word(state))).collect();
-    format!("t.{}::text NOT IN ({})", quote_identifier(&mapping.stage_state), words.join(", "))
+    let closed: Vec<StageState> = StageState::ALL.into_iter().filter(|state| state.is_closed()).collect();
+    format!("t.{}::text {}", quote_identifier(&mapping.stage_state), words::none_of(&mapping.states, &closed))
 }
 
 /// Why a work table is refused. `table` is quoted.

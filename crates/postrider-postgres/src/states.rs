@@ -26,6 +26,9 @@ const WRITTEN: [StageState; 7] = [
 /// What to do about a column that does not take a word.
 pub(crate) const UNWRITABLE_HINT: &str = "Give each state a word under [work.states] that the column takes, or have it take ours: ALTER TYPE … ADD VALUE for an enum, else a longer type or a wider CHECK.";
 
+/// What to do about a word that the column never has.
+pub(crate) const ABSENT_HINT: &str = "No row has it: correct it under [work.states], or take it out there.";
+
 /// Refuses a table whose column would cut off a word, or refuse it, when the first row is already claimed.
 pub(crate) async fn require(connection: &Connection, mapping: &WorkMapping) -> Result<()> {
     match unwritable(connection, mapping).await? {
@@ -36,11 +39,22 @@ pub(crate) async fn require(connection: &Connection, mapping: &WorkMapping) -> R
     }
 }
 
-/// Which words the column of the state cannot hold as they are, as a sentence; `None` too where there is no such column.
+/// Which of the words that are written the column of the state cannot hold as they are, as a sentence; `None` too where there is no such column.
 pub(crate) async fn unwritable(connection: &Connection, mapping: &WorkMapping) -> Result<Option<String>> {
-    let word = |state: StageState| (mapping.states.word(state), format!(" ({})", state.as_str()));
-    let words = WRITTEN.map(word);
+    let words = WRITTEN.map(|state| named(state, mapping.states.word(state)));
     unwritable_words(connection, mapping, &mapping.stage_state, &words).await
+}
+
+/// Which of the words that are only read the column of the state cannot hold as they are, as a sentence; `None` too where there is no such column.
+pub(crate) async fn absent(connection: &Connection, mapping: &WorkMapping) -> Result<Option<String>> {
+    let further = |state| mapping.states.words(state).skip(1).map(move |word| named(state, word));
+    let words: Vec<(&str, String)> = StageState::ALL.into_iter().flat_map(further).collect();
+    unwritable_words(connection, mapping, &mapping.stage_state, &words).await
+}
+
+/// A word, with what is said behind it.
+fn named(state: StageState, word: &str) -> (&str, String) {
+    (word, format!(" ({})", state.as_str()))
 }
 
 /// Which of these names the column of the stage cannot hold as they are, as a sentence.

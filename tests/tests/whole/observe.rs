@@ -15,7 +15,7 @@ fn configuration() -> String {
         "[work]\ntable = \"jobs\"\nmode = \"observe\"\n\
          columns = {{ key = [\"id\"], stage = \"step\", stage_state = \"status\", attempt_count = \"tries\", next_attempt_at = \"run_after\",\n  \
            lease_until = \"locked_until\", fence = \"\", deferral_count = \"\", epoch = \"\", lease_owner = \"\", closed_at = \"\", definition = \"\" }}\n\
-         states = {{ PENDING = \"NEW\", RUNNING = \"BUSY\", DONE = \"OK\" }}\n{}[periods]\nheartbeat = \"200ms\"\nsummary = \"1s\"\n",
+         states = {{ PENDING = \"NEW\", RUNNING = [\"BUSY\", \"CALLING\"], DONE = \"OK\" }}\n{}[periods]\nheartbeat = \"200ms\"\nsummary = \"1s\"\n",
         stages.concat()
     )
 }
@@ -89,7 +89,7 @@ fn a_poller_is_observed_without_a_privilege_and_without_a_write() {
     scene.db.run(
         "INSERT INTO jobs (step, run_after) VALUES ('APPROVAL', now() + interval '1 hour');
          INSERT INTO jobs (step, status, tries, locked_until) VALUES ('APPROVAL', 'BUSY', 1, now() + interval '1 hour');
-         UPDATE jobs SET tries = 2 WHERE step = 'APPROVAL' AND status = 'BUSY';
+         UPDATE jobs SET tries = 2, status = 'CALLING' WHERE step = 'APPROVAL' AND status = 'BUSY';
          INSERT INTO jobs (step) VALUES ('APPROVAL');
          UPDATE jobs SET status = 'OK' WHERE step = 'APPROVAL' AND status = 'NEW' AND run_after IS NULL",
     );

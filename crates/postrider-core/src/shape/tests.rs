@@ -372,7 +372,8 @@ fn what_an_update_did_not_touch_comes_from_the_whole_old_row() {
 
 /// A table of somebody's own: its key, where a row is, and its words for that.
 fn bare_routing() -> Routing {
-    let own = [(StageState::Running, "IN_PROGRESS".to_owned()), (StageState::Done, "OK".to_owned())];
+    let own = [(StageState::Running, &["IN_PROGRESS", "CALLED"][..]), (StageState::Done, &["BY_HAND", "OK"])];
+    let own = own.map(|(state, words)| (state, words.iter().map(|word| (*word).to_owned()).collect()));
     let mapping = WorkMapping {
         table: "jobs".into(),
         key: vec!["id".into()],
@@ -406,7 +407,7 @@ fn a_table_may_have_words_of_its_own_and_no_more_than_a_key_a_stage_and_a_state(
     let content = br#"{"key":["7"],"stage":"A","stage_state":"OK"}"#;
     let told = crate::pgoutput::LogicalMessage { transactional: true, lsn: Lsn(1), prefix, content };
     let messages =
-        [jobs.clone(), insert("PENDING"), insert("IN_PROGRESS"), message(|out| encode::logical_message(out, &told))];
+        [jobs.clone(), insert("PENDING"), insert("CALLED"), message(|out| encode::logical_message(out, &told))];
     expect![[r#"
         Version { version: WorkVersion { key: WorkKey(["7"]), definition: None, stage: StageName("A"), state: Pending, attempt_count: 0, deferral_count: 0, fence: 0, epoch: 0, next_attempt_at: None, lease_until: None, lease_owner: None, closed: false }, moved_from: None }
         Version { version: WorkVersion { key: WorkKey(["7"]), definition: None, stage: StageName("A"), state: Running, attempt_count: 0, deferral_count: 0, fence: 0, epoch: 0, next_attempt_at: None, lease_until: None, lease_owner: None, closed: false }, moved_from: None }

@@ -66,7 +66,8 @@ pub async fn foreign_states(options: &ConnectOptions, mapping: &WorkMapping) -> 
         table = work_name(mapping),
         is_open = is_open(mapping),
     );
-    let known = StageState::ALL.map(|state| mapping.states.word(state).to_owned()).to_vec();
+    let words = StageState::ALL.into_iter().flat_map(|state| mapping.states.words(state));
+    let known: Vec<String> = words.map(str::to_owned).collect();
     let rows = connection.query(&text.into(), &vec![Box::new(known)]).await?;
     rows.iter().map(|row| Ok((field(row, 0)?, field::<i64>(row, 1)?.unsigned_abs()))).collect()
 }

@@ -61,11 +61,10 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
     }
     if let Some(mapping) = &objects.routing.work {
         match Facts::load(connection, objects, Subject::WorkTable, (&mapping.schema, &mapping.table)).await? {
-            Some(facts) if objects.observe => findings.extend(facts.judge_observed(mapping)),
             Some(facts) => {
-                findings.extend(facts.judge_work(mapping));
-                let unwritable = states::unwritable(connection, mapping).await?;
-                findings.extend(unwritable.map(|sentence| facts.error(sentence, states::UNWRITABLE_HINT.to_owned())));
+                let judged = if objects.observe { facts.judge_observed(mapping) } else { facts.judge_work(mapping) };
+                findings.extend(judged);
+                findings.extend(judge_words(connection, mapping, objects.observe).await?);
             }
             None => findings.push(missing(Subject::WorkTable, &work_name(mapping))),
         }
@@ -75,6 +74,17 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
         }
     }
     Ok(findings)
+}
+
+/// Whether the column of the state can hold the words: who observes writes none.
+async fn judge_words(connection: &Connection, mapping: &WorkMapping, observe: bool) -> Result<Vec<Finding>> {
+    let finding =
+        |severity, sentence: String, hint| Finding::new(severity, ErrorKind::Table, Subject::WorkTable, sentence, hint);
+    let unwritable = if observe { None } else { states::unwritable(connection, mapping).await? };
+    let unwritable = unwritable.map(|sentence| finding(Severity::Error, sentence, states::UNWRITABLE_HINT));
+    let absent = states::absent(connection, mapping).await?;
+    let absent = absent.map(|sentence| finding(Severity::Warning, sentence, states::ABSENT_HINT));
+    Ok(unwritable.into_iter().chain(absent).collect())
 }
 
 fn judge_advance(found: Found, mapping: &WorkMapping, history: bool) -> Option<Finding> {

@@ -136,12 +136,6 @@ impl Operator {
         if let Some(stage) = &filter.stage {
             condition(&format!("t.{}::text = ?::text", layout.stage.name), Box::new(stage.as_str().to_owned()));
         }
-        if let Some(state) = filter.state {
-            condition(
-                &format!("t.{}::text = ?::text", layout.stage_state.name),
-                Box::new(layout.states.word(state).to_owned()),
-            );
-        }
         if let Some(definition) = &filter.definition {
             let text = format!("{}::text = ?::text", layout.definition.value());
             condition(&text, Box::new(definition.as_str().to_owned()));
@@ -152,6 +146,9 @@ impl Operator {
         if let Some(age) = filter.older_than {
             let text = format!("t.{} < now() - ?::int8 * interval '1 microsecond'", layout.updated_at.name);
             condition(&text, Box::new(micros(age)));
+        }
+        if let Some(state) = filter.state {
+            conditions.push(format!("t.{}::text {}", layout.stage_state.name, layout.one_of(&[state])));
         }
         if !filter.is_of_closed() {
             conditions.push(layout.is_open.clone());

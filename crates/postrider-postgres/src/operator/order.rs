@@ -8,6 +8,7 @@ use postrider_core::work::{StageState, WorkKey};
 
 use super::{Operator, WorkRow};
 use crate::store::OPERATOR_ACTIONS;
+use crate::words;
 use crate::work_table::asked::key_parameters;
 use crate::work_table::guarded;
 use crate::work_table::history::{self, Told};
@@ -67,14 +68,14 @@ fn statement(layout: &Layout, raises_epoch: bool) -> Arc<str> {
     let told = Told { outcome: "'interrupted'", reason: &scalar(7, "text"), http_status: "NULL::int4" };
     // An attempt that is under way ends here, for the history: what comes of it later is stale.
     let interrupted = if layout.history {
-        format!(", told AS ({})", history::insert(&format!("state_before = {}", layout.word(StageState::Running))))
+        format!(", told AS ({})", history::insert(&format!("state_before {}", layout.one_of(&[StageState::Running]))))
     } else {
         String::new()
     };
     format!(
         "WITH asked AS ({asked}), held AS (SELECT t.ctid AS row_id, asked.*, {error}::text AS reason_before{before} \
            FROM asked JOIN {table} AS t ON {keys} \
-           WHERE t.{stage}::text = asked.stage AND t.{state}::text = asked.state AND t.{fence} = asked.fence AND {all} \
+           WHERE t.{stage}::text = asked.stage AND {state} = asked.state AND t.{fence} = asked.fence AND {all} \
            ORDER BY {order} FOR NO KEY UPDATE OF t), \
          written AS (UPDATE {table} AS t SET {change} FROM held AS asked WHERE t.ctid = asked.row_id \
            RETURNING asked.ord, t.{fence}::int8 AS fence_after, asked.reason_before{returned}){interrupted}, \
@@ -89,7 +90,7 @@ fn statement(layout: &Layout, raises_epoch: bool) -> Arc<str> {
         table = layout.table,
         keys = layout.key_matches(),
         stage = layout.stage.name,
-        state = layout.stage_state.name,
+        state = words::written(&layout.states, &format!("t.{}::text", layout.stage_state.name)),
         fence = layout.fence.name,
         // Which of these are written depends on the table's columns; the server wants each parameter to stand somewhere.
         all = format_args!(

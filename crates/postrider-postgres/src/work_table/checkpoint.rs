@@ -175,11 +175,11 @@ fn guard(layout: &Layout) -> String {
         false => format!("${number}::text IS NOT NULL"),
     };
     format!(
-        "t.{stage}::text = asked.stage AND t.{fence} = asked.fence AND {owner} AND t.{state}::text = {running}",
+        "t.{stage}::text = asked.stage AND t.{fence} = asked.fence AND {owner} AND t.{state}::text {runs}",
         stage = layout.stage.name,
         fence = layout.fence.name,
         state = layout.stage_state.name,
-        running = layout.word(StageState::Running),
+        runs = layout.one_of(&[StageState::Running]),
     )
 }
 

@@ -69,7 +69,7 @@ fn statement(layout: &Layout, taking: Taking, shape: Shape, tells: bool) -> Stri
     }
     let lost = lost(layout);
     let told = Told { outcome: "'taken_over'", reason: &lost, http_status: "NULL::int4" };
-    let ended = format!("state_before = {}", layout.word(StageState::Running));
+    let ended = format!("state_before {}", layout.one_of(&[StageState::Running]));
     held + &history::finish(layout, &update, &reply, &told, &ended)
 }
 
@@ -119,16 +119,16 @@ fn guard(layout: &Layout) -> String {
     format!(
         "t.{stage}::text = asked.stage AND t.{fence} = asked.fence AND {owner} IS NOT NULL \
          AND (asked.refusal IS NULL OR coalesce({definition}::text, asked.definition) = asked.definition) AND (\
-           (t.{state}::text IN ({waiting}) AND t.{attempts} < asked.attempt_limit \
+           (t.{state}::text {waits} AND t.{attempts} < asked.attempt_limit \
             AND (t.{next} IS NULL OR t.{next} <= now() OR asked.refusal IS NOT NULL)) \
-           OR (asked.take_over AND t.{state}::text = {running} \
+           OR (asked.take_over AND t.{state}::text {runs} \
                AND (t.{until} IS NULL OR t.{until} < now() OR {lease_owner} = ANY ({dead}))))",
         stage = stage.name,
         definition = layout.definition.value(),
         fence = fence.name,
         owner = owner(layout),
-        waiting = layout.words(&[StageState::Pending, StageState::Retry]),
-        running = layout.word(StageState::Running),
+        waits = layout.one_of(&[StageState::Pending, StageState::Retry]),
+        runs = layout.one_of(&[StageState::Running]),
         state = stage_state.name,
         attempts = attempt_count.name,
         next = next_attempt_at.name,

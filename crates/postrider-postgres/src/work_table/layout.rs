@@ -16,6 +16,7 @@ use crate::client::{Connection, Parameters};
 use crate::columns::refused_columns;
 use crate::objects::{MISSING_TABLE_HINT, SPREAD_TABLE_HINT, is_open, missing_column_hint, spread_table};
 use crate::quote::{quote_identifier, quote_literal, quote_table};
+use crate::words;
 
 /// The table and the mapped columns, ready to be written into statements.
 #[derive(Debug)]
@@ -248,14 +249,14 @@ impl Layout {
         self.states.state(word).ok_or(Unreadable::of(&self.stage_state))
     }
 
-    /// The table's word for a state, as a literal.
+    /// The table's word for a state as it is written, as a literal.
     pub(crate) fn word(&self, state: StageState) -> String {
         quote_literal(self.states.word(state))
     }
 
-    /// The table's words for states, as a list of literals.
-    pub(crate) fn words(&self, states: &[StageState]) -> String {
-        states.iter().map(|state| self.word(*state)).collect::<Vec<_>>().join(", ")
+    /// Behind a text of SQL: it is one of the table's words for these states.
+    pub(crate) fn one_of(&self, states: &[StageState]) -> String {
+        words::one_of(&self.states, states)
     }
 
     /// Reads the key, the first of the columns of a version.

@@ -255,7 +255,7 @@ async fn a_receivers_role_needs_nothing_but_the_function_and_others_may_not_call
 async fn a_table_of_other_names_and_types_has_its_own() {
     let database = Database::create().await;
     database
-        .run(r#"CREATE SCHEMA "Own"; CREATE TYPE "Own".step AS ENUM ('PRICING', 'APPROVAL'); CREATE TYPE "Own".state AS ENUM ('NEW', 'RUNNING', 'RETRY', 'UNKNOWN', 'NON_RESUMABLE', 'FINISHED', 'CANCELLED');
+        .run(r#"CREATE SCHEMA "Own"; CREATE TYPE "Own".step AS ENUM ('PRICING', 'APPROVAL'); CREATE TYPE "Own".state AS ENUM ('NEW', 'QUEUED', 'BUSY', 'CALLING', 'RETRY', 'UNKNOWN', 'NON_RESUMABLE', 'FINISHED', 'BY_HAND', 'CANCELLED');
             CREATE TABLE "Own"."The Work" (tenant bigint, id uuid, ends boolean, held text, step "Own".step NOT NULL, state "Own".state NOT NULL DEFAULT 'NEW',
                 tries smallint NOT NULL DEFAULT 0, "Fence" bigint NOT NULL DEFAULT 0,
                 next_attempt_at timestamptz, lease_until timestamptz, request_hash bytea,
@@ -272,8 +272,15 @@ async fn a_table_of_other_names_and_types_has_its_own() {
         attempt_count: Some(name("tries")),
         fence: Some(name("Fence")),
         states: Arc::new(
-            StateWords::new(&[(StageState::Pending, name("NEW")), (StageState::Done, name("FINISHED"))].into())
-                .unwrap(),
+            StateWords::new(
+                &[
+                    (StageState::Pending, vec![name("NEW"), name("QUEUED")]),
+                    (StageState::Running, vec![name("BUSY"), name("CALLING")]),
+                    (StageState::Done, vec![name("FINISHED"), name("BY_HAND")]),
+                ]
+                .into(),
+            )
+            .unwrap(),
         ),
         deferral_count: None,
         epoch: None,
@@ -293,6 +300,8 @@ async fn a_table_of_other_names_and_types_has_its_own() {
             "SELECT \"Own\".\"postrider_advance_The Work\"(ARRAY['{tenant}', '{id}'], 'PRICING', {fence}, '{next}')"
         )
     };
+    // A receiver of the team's own writes another word for the attempt that is under way.
+    database.run("UPDATE \"Own\".\"The Work\" SET state = 'CALLING' WHERE tenant = 9").await;
     database.run(&call(9, 1, "APPROVAL")).await;
     database.run(&call(10, 1, "DONE")).await;
     let stale = database.admin.batch_execute(&call(9, 1, "APPROVAL")).await;
@@ -302,10 +311,10 @@ async fn a_table_of_other_names_and_types_has_its_own() {
         9 APPROVAL NEW 0 2 f
         10 PRICING FINISHED 1 2 t"]]
     .assert_eq(&database.text(rows).await);
-    let told = "SELECT string_agg(concat_ws(' ', work_table, array_to_string(key, '/'), outcome), E'\\n' ORDER BY key) FROM postrider.work_history";
+    let told = "SELECT string_agg(concat_ws(' ', work_table, array_to_string(key, '/'), outcome, reason, started_at IS NOT NULL), E'\\n' ORDER BY key) FROM postrider.work_history";
     expect![[r#"
-        "Own"."The Work" 10/00000000-0000-0000-0000-00000000000a done_by_receiver
-        "Own"."The Work" 9/00000000-0000-0000-0000-00000000000a done_by_receiver"#]]
+        "Own"."The Work" 10/00000000-0000-0000-0000-00000000000a done_by_receiver t
+        "Own"."The Work" 9/00000000-0000-0000-0000-00000000000a done_by_receiver t"#]]
     .assert_eq(&database.text(told).await);
     let unknown = database.admin.batch_execute(&call(9, 2, "NOWHERE")).await.unwrap_err();
     assert_eq!(unknown.code(), Some(&SqlState::INVALID_TEXT_REPRESENTATION));

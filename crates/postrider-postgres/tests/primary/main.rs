@@ -15,4 +15,5 @@ mod quiet;
 mod races;
 mod setup;
 mod taking;
+mod words;
 mod work_table;

@@ -74,7 +74,7 @@ fn bare_mapping() -> WorkMapping {
         key: vec![name("id")],
         stage: name("step"),
         stage_state: name("status"),
-        states: Arc::new(StateWords::new(&words.map(|(state, word)| (state, name(word))).into()).unwrap()),
+        states: Arc::new(StateWords::new(&words.map(|(state, word)| (state, vec![name(word)])).into()).unwrap()),
         attempt_count: Some(name("tries")),
         deferral_count: None,
         epoch: None,

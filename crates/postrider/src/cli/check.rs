@@ -212,7 +212,7 @@ fn foreign_error(word: &str, row_count: u64) -> Error {
     let (rows, word) = (open_rows(row_count), word.escape_debug());
     Error::new(ErrorKind::Table, "open rows are in a state that is none of ours")
         .with_detail(format!("{rows} in the state \"{word}\", which no state has for its word: nobody starts them."))
-        .with_hint("Give the state that it means this word, under [work.states]; rows that are to be left alone, WAITING for instance.")
+        .with_hint("Add it to the words of the state that it means, under [work.states]; where the rows are to be left alone, of WAITING for instance.")
 }
 
 fn open_rows(count: u64) -> String {

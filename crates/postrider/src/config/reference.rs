@@ -62,7 +62,7 @@ fn table_of(shape: &Shape) -> Option<&TableShape> {
     match shape {
         Shape::Table(table) => Some(table),
         Shape::List(element) => table_of(element),
-        Shape::Plain(_) => None,
+        Shape::Plain(_) | Shape::Named(_) => None,
     }
 }
 
@@ -70,6 +70,7 @@ fn noun(shape: &Shape) -> String {
     match shape {
         Shape::Plain(noun) => (*noun).to_owned(),
         Shape::List(element) => format!("list of {}", noun(element)),
+        Shape::Named(element) => format!("table of {}", noun(element)),
         Shape::Table(_) => "table".to_owned(),
     }
 }

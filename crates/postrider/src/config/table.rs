@@ -31,6 +31,8 @@ pub(crate) enum Shape {
     Table(TableShape),
     /// Any number of the same.
     List(Box<Shape>),
+    /// The same under names that whoever writes the file chooses, or knows.
+    Named(Box<Shape>),
 }
 
 #[derive(Debug, Clone)]
@@ -255,7 +257,7 @@ impl<T: Typed> Typed for Vec<At<T>> {
 
 impl<T: Typed> Typed for BTreeMap<String, At<T>> {
     fn shape() -> Shape {
-        Shape::Plain("table of texts")
+        Shape::Named(Box::new(T::shape()))
     }
 
     fn read(value: &Spanned<DeValue<'_>>, path: &str, problems: &mut Problems) -> Option<Self> {

@@ -784,12 +784,13 @@ fn a_table_of_ones_own_has_its_own_names_and_words() {
         )
     };
     let keys = "columns = { key = [\"id\"], fence = \"token\", deferral_count = \"\", epoch = \"\", payload = \"input\" }\n\
-                states = { PENDING = \"NEW\", RUNNING = \"PENDING\" }\n";
+                states = { PENDING = \"NEW\", RUNNING = [\"PENDING\", \"BUSY\"] }\n";
     let work = read(&own(keys)).unwrap().work.unwrap();
     let mapping = &work.mapping;
     assert_eq!((mapping.fence.as_deref(), mapping.payload.as_deref()), (Some("token"), Some("input")));
     assert_eq!((&mapping.deferral_count, &mapping.epoch), (&None, &None));
-    assert_eq!(mapping.states.state("PENDING"), Some(StageState::Running));
+    assert_eq!(mapping.states.words(StageState::Running).collect::<Vec<_>>(), ["PENDING", "BUSY"]);
+    assert_eq!(mapping.states.state("BUSY"), Some(StageState::Running));
     assert_eq!(work.definitions.steps().map(|(_, policy)| policy.deferral_limit).collect::<Vec<_>>(), [None]);
     check(
         &own("columns = { fence = \"\", updated_at = \"\", stage = \"\", deferral_count = \"\" }\n\
@@ -799,10 +800,45 @@ fn a_table_of_ones_own_has_its_own_names_and_words() {
             14:21: `work.columns.fence` is empty. The fence alone decides who may write a row, and attempt_count cannot take its place: it falls when a stage ends (ALTER TABLE "own"."jobs" ADD COLUMN "fence" bigint NOT NULL DEFAULT 0;)
             14:38: `work.columns.updated_at` is empty. Nobody could tell when an attempt began, or how long a row has been as it is (ALTER TABLE "own"."jobs" ADD COLUMN "updated_at" timestamptz NOT NULL DEFAULT now();)
             14:50: `work.columns.stage` is empty
-            15:10: `work.states` has the word "OK" for PENDING and for DONE (each state has a word of its own; one that is not named here has ours)
+            15:35: `work.states` has the word "OK" for PENDING and for DONE (each word is one state's; a state that is not named here has ours)
             15:50: unknown state `RUNING` in `work.states` (did you mean `RUNNING`?)
             15:63: `work.states.RETRY` is empty
             20:13: `work.stage.deferrals` takes a column for them, and `work.columns.deferral_count` is empty (take it out: without the column each deferral uses an attempt)"#]],
+    );
+}
+
+#[test]
+fn a_word_stands_once_and_is_shown_where_it_stands_again() {
+    let check_states = |states: &str, expected: Expect| {
+        let work = "[work]\ntable = \"jobs\"\n";
+        let stage = "[[work.stage]]\nname = \"A\"\nurl = \"http://h/\"\nclass = \"keyed\"\n";
+        check(&format!("{SMALLEST}{work}[work.states]\n{states}{stage}"), expected);
+    };
+    check_states(
+        "PENDING = [\"NEW\", \"QUEUED\"]\nDONE = [\n  \"OK\",\n  \"QUEUED\",\n]\n",
+        expect![[
+            r#"18:3: `work.states` has the word "QUEUED" for PENDING and for DONE (each word is one state's; a state that is not named here has ours)"#
+        ]],
+    );
+    check_states(
+        "NON_RESUMABLE = [\"FAILED\",\n\"POISON\",\n\"FAILED\"]\n",
+        expect![[
+            r#"17:1: `work.states.NON_RESUMABLE` has the word "FAILED" twice (once is enough: of several words the first is written)"#
+        ]],
+    );
+    check_states(
+        "PENDING = [\"NEW\", \"RETRY\"]\n",
+        expect![[
+            r#"15:19: `work.states` has the word "RETRY" for PENDING and for RETRY (each word is one state's; a state that is not named here has ours)"#
+        ]],
+    );
+    check_states(
+        "PENDING = []\nDONE = [\"OK\", \"\"]\nRETRY = [\"AGAIN\", 3]\nUNKNOWN = 3\n",
+        expect![[r#"
+            15:11: `work.states.PENDING` is empty
+            16:15: `work.states.DONE` is empty
+            17:19: `work.states.RETRY` is a whole number, expected a text in quotation marks
+            18:11: `work.states.UNKNOWN` is a whole number, expected a text in quotation marks, or a list of such"#]],
     );
 }
 

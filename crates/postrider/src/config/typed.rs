@@ -194,10 +194,11 @@ typed_table! {
         fair_by: String,
         /// The table's own names for the columns; what is left out has the name of its key.
         columns: WorkColumns,
-        /// The table's own words for the states, `{ PENDING = "NEW", RUNNING = "IN_PROGRESS", DONE = "OK" }`; a state that is left out has
-        /// ours. Each state has one word and each word is one state's: a word of the table that Postrider is to leave alone goes to a
-        /// state that it never writes, `WAITING` for instance. `postrider check` counts the open rows with a word that is no state's.
-        states: BTreeMap<String, At<String>>,
+        /// The table's own words for the states, `{ PENDING = ["NEW", "QUEUED"], RUNNING = "IN_PROGRESS", DONE = "OK" }`; a state that is left
+        /// out has ours. Of several words for one state all are read, and the first is written. Each word is one state's: one that Postrider
+        /// is to leave alone goes to a state that it never writes, `WAITING` for instance. `postrider check` counts the open rows with a word
+        /// that is no state's.
+        states: BTreeMap<String, At<Names>>,
         /// The definition, `"name@version"`, that the stages below are of: rows that have none get it at their first claim, and
         /// keep it. Change it with the stages, and keep the earlier ones below as long as rows are under them.
         /// Default: `"default@1"`, for a team that never changes its stages.

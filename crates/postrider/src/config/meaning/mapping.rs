@@ -3,7 +3,7 @@
 use crate::config::meaning::Reader;
 use crate::config::meaning::work::Mode;
 use crate::config::place::{At, Place};
-use crate::config::table::suggest;
+use crate::config::table::{Names, suggest};
 use crate::config::typed;
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{SameWord, StageState, StateWords};
@@ -22,7 +22,7 @@ impl Reader<'_> {
         &mut self,
         (schema, table): (String, String),
         typed: typed::WorkColumns,
-        states: Option<At<BTreeMap<String, At<String>>>>,
+        states: Option<At<BTreeMap<String, At<Names>>>>,
         mode: Mode,
     ) -> WorkMapping {
         let mut lacking = Lacking::new();
@@ -83,33 +83,49 @@ impl Reader<'_> {
     }
 
     /// The table's own words, each for one state.
-    fn states(&mut self, typed: Option<At<BTreeMap<String, At<String>>>>) -> StateWords {
+    fn states(&mut self, typed: Option<At<BTreeMap<String, At<Names>>>>) -> StateWords {
         let Some(At { value: typed, place }) = typed else { return StateWords::default() };
-        let mut own = BTreeMap::new();
-        for (name, At { value: word, place }) in typed {
-            match name.parse::<StageState>() {
-                Ok(_) if word.is_empty() => {
-                    self.problems.report(place, format!("`work.states.{name}` is empty"));
-                }
-                Ok(state) => {
-                    own.insert(state, word);
-                }
-                Err(_) => {
-                    let known = StageState::ALL.map(StageState::as_str);
-                    let message = format!("unknown state `{}` in `work.states`", name.escape_debug());
-                    self.problems.report_with_hint(place, message, suggest(&name, &known));
-                }
+        let (mut own, mut places) = (BTreeMap::new(), BTreeMap::new());
+        for (name, At { value: Names(words), place }) in typed {
+            let Ok(state) = name.parse::<StageState>() else {
+                let known = StageState::ALL.map(StageState::as_str);
+                let message = format!("unknown state `{}` in `work.states`", name.escape_debug());
+                self.problems.report_with_hint(place, message, suggest(&name, &known));
+                continue;
+            };
+            let empty = words.iter().find(|word| word.value.is_empty()).map(|word| word.place);
+            if let Some(place) = empty.or_else(|| words.is_empty().then_some(place)) {
+                self.problems.report(place, format!("`work.states.{name}` is empty"));
+                continue;
             }
+            for word in &words {
+                let last = places.entry(word.value.clone()).or_insert(word.place);
+                *last = word.place.max(*last);
+            }
+            own.insert(state, words.into_iter().map(|word| word.value).collect());
         }
-        StateWords::new(&own).unwrap_or_else(|SameWord { word, states: [one, other] }| {
-            let (word, one, other) = (word.escape_debug(), one.as_str(), other.as_str());
-            self.problems.report_with_hint(
-                place,
-                format!("`work.states` has the word \"{word}\" for {one} and for {other}"),
-                "each state has a word of its own; one that is not named here has ours",
-            );
+        StateWords::new(&own).unwrap_or_else(|same| {
+            let place = places.get(&same.word).copied().unwrap_or(place);
+            self.refuse_same_word(&same, place);
             StateWords::default()
         })
+    }
+
+    fn refuse_same_word(&mut self, SameWord { word, states: [one, other] }: &SameWord, place: Place) {
+        let (word, state) = (word.escape_debug(), one.as_str());
+        if one == other {
+            let message = format!("`work.states.{state}` has the word \"{word}\" twice");
+            return self.problems.report_with_hint(
+                place,
+                message,
+                "once is enough: of several words the first is written",
+            );
+        }
+        self.problems.report_with_hint(
+            place,
+            format!("`work.states` has the word \"{word}\" for {state} and for {}", other.as_str()),
+            "each word is one state's; a state that is not named here has ours",
+        );
     }
 
     fn refuse_lacking(&mut self, mapping: &WorkMapping, lacking: &Lacking) {
