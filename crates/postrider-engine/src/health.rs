@@ -28,27 +28,35 @@ pub(crate) struct Health {
     /// A heartbeat is wanted at once.
     pub(crate) beat_soon: Arc<Notify>,
     pub(crate) guard: Arc<AtomicBool>,
-    /// A heartbeat has said that our executor is there.
-    pub(crate) is_announced: bool,
-    /// The last heartbeat did not come back in time.
-    pub(crate) is_behind: bool,
     pub(crate) world: Arc<dyn World>,
     pub(crate) telemetry: Arc<Telemetry>,
+}
+
+/// What came of the heartbeats so far.
+#[derive(Debug, Default)]
+struct Beats {
+    /// One of them has said that our executor is there.
+    announced: bool,
+    /// The last one did not come back in time.
+    behind: bool,
 }
 
 impl Health {
     /// Beats and looks until `stop`; then the other executors hear that ours leaves.
     pub(crate) async fn run(mut self, settings: &Settings, stop: Shutdown) -> Result<()> {
+        let mut beats = Beats::default();
         tokio::select! {
             biased;
             () = stop.requested() => {}
-            ended = self.watch(settings) => return ended,
+            ended = self.watch(settings, &mut beats) => return ended,
         }
-        self.leave(&settings.limits).await;
+        if beats.announced {
+            self.leave(&settings.limits).await;
+        }
         Ok(())
     }
 
-    async fn watch(&mut self, settings: &Settings) -> Result<()> {
+    async fn watch(&mut self, settings: &Settings, beats: &mut Beats) -> Result<()> {
         let mut pause = Pause::new(&settings.limits);
         let beat_soon = self.beat_soon.clone();
         let mut beat_at = self.world.now();
@@ -64,27 +72,27 @@ impl Health {
             if look_at <= now {
                 look_at = now.after(self.look(settings, &mut pause).await?);
             } else if beat_at <= now {
-                beat_at = now.after(self.beat(settings, &mut pause).await?);
+                beat_at = now.after(self.beat(settings, &mut pause, beats).await?);
             }
         }
     }
 
     /// One heartbeat, and its way back through the log. Returns when the next is due.
-    async fn beat(&mut self, settings: &Settings, pause: &mut Pause) -> Result<Duration> {
-        let presence = self.presence();
+    async fn beat(&mut self, settings: &Settings, pause: &mut Pause, beats: &mut Beats) -> Result<Duration> {
+        let presence = self.presence(beats);
         let announces = presence.is_some();
         match self.primary.beat(presence).await {
             Ok(lsn) => {
                 pause.reset();
-                self.is_announced |= announces;
-                let was_behind = self.is_behind;
-                self.is_behind = !self.seen_back(lsn, settings.periods.heartbeat).await;
-                if !self.is_behind {
+                beats.announced |= announces;
+                let was_behind = beats.behind;
+                beats.behind = !self.seen_back(lsn, settings.periods.heartbeat).await;
+                if !beats.behind {
                     let now = self.world.now();
                     self.telemetry.update(|status| status.heartbeat_seen_at = Some(now));
                 }
                 // The others need not wait for the next to hear that our executor is there.
-                let caught_up = was_behind && !self.is_behind && self.executor.is_some();
+                let caught_up = was_behind && !beats.behind && self.executor.is_some();
                 Ok(if caught_up { Duration::ZERO } else { settings.periods.heartbeat })
             }
             Err(error) => self.fail(error, pause, settings),
@@ -92,14 +100,14 @@ impl Health {
     }
 
     /// Our executor is there for others only while the log comes through to it.
-    fn presence(&self) -> Option<Presence> {
-        let hears = self.confirmer.borrow().is_some() && !self.is_behind;
+    fn presence(&self, beats: &Beats) -> Option<Presence> {
+        let hears = self.confirmer.borrow().is_some() && !beats.behind;
         self.executor.clone().filter(|_| hears)
     }
 
     /// The others need not find out by themselves that our executor begins with nothing more.
     async fn leave(&self, limits: &Limits) {
-        let Some(presence) = self.executor.clone().filter(|_| self.is_announced) else { return };
+        let Some(presence) = self.executor.clone() else { return };
         tokio::select! {
             biased;
             said = self.primary.beat(Some(Presence { leaving: true, ..presence })) => {

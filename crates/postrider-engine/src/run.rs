@@ -179,8 +179,6 @@ fn start(parts: Parts, settings: &Settings, stops: &Stops, sets: [&mut JoinSet<R
         executor: work.as_ref().map(|work| work.settings.presence()),
         beat_soon: beat_soon.clone(),
         guard,
-        is_announced: false,
-        is_behind: false,
         world: world.clone(),
         telemetry: telemetry.clone(),
     };
