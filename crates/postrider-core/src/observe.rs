@@ -124,7 +124,7 @@ fn waiting(policy: Result<&StagePolicy, Gone>, version: &WorkVersion, now: Times
 mod tests {
     use super::*;
     use crate::stage::{Backoff, Next, StageClass, StageGraph};
-    use crate::work::{DefinitionName, WorkKey};
+    use crate::work::DefinitionName;
     use std::time::Duration;
 
     const ME: OwnerId = OwnerId(1);
@@ -154,20 +154,7 @@ mod tests {
     }
 
     fn version(state: StageState, fence: i64) -> WorkVersion {
-        WorkVersion {
-            key: WorkKey::new(["g", "q"]),
-            definition: None,
-            stage: StageName::new("PRICING"),
-            state,
-            attempt_count: 0,
-            deferral_count: 0,
-            fence,
-            epoch: 0,
-            next_attempt_at: None,
-            lease_until: None,
-            lease_owner: None,
-            closed: false,
-        }
+        WorkVersion { state, fence, ..WorkVersion::unclaimed("PRICING") }
     }
 
     fn seen(known: Option<Rank>, version: &WorkVersion) -> Observation {

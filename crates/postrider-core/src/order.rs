@@ -221,22 +221,15 @@ fn go_on(to: &Next, version: &WorkVersion, again: Ordered) -> Result<Ordered, Un
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::WorkKey;
 
     fn row(state: StageState) -> WorkVersion {
         WorkVersion {
-            key: WorkKey::new(["g", "q"]),
-            definition: None,
-            stage: StageName::new("PRICING"),
             state,
             attempt_count: 5,
             deferral_count: 1,
             fence: 7,
-            epoch: 0,
-            next_attempt_at: None,
-            lease_until: None,
-            lease_owner: None,
             closed: matches!(state, StageState::Done | StageState::Cancelled),
+            ..WorkVersion::unclaimed("PRICING")
         }
     }
 

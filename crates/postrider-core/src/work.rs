@@ -272,6 +272,27 @@ pub struct WorkVersion {
 }
 
 #[cfg(test)]
+impl WorkVersion {
+    /// A row that nobody has claimed yet.
+    pub(crate) fn unclaimed(stage: &str) -> WorkVersion {
+        WorkVersion {
+            key: WorkKey::new(["g", "q"]),
+            definition: None,
+            stage: StageName::new(stage),
+            state: StageState::Pending,
+            attempt_count: 0,
+            deferral_count: 0,
+            fence: 0,
+            epoch: 0,
+            next_attempt_at: None,
+            lease_until: None,
+            lease_owner: None,
+            closed: false,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

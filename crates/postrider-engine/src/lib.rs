@@ -24,6 +24,8 @@ mod shutdown;
 mod sight;
 mod survey;
 mod telemetry;
+#[cfg(test)]
+mod testing;
 mod world;
 
 pub use limits::Limits;

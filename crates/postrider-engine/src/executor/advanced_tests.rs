@@ -2,6 +2,7 @@
 use super::*;
 use crate::executor::play::{Play, stage};
 use crate::settings::UnfencedWrites;
+use crate::testing::unclaimed;
 use postrider_core::outcome::{Answer, Declared, Lost, NotSent, Outcome};
 use postrider_core::ports::{CheckpointReply, ClaimReply, Reading, Transition};
 use postrider_core::snapshot::Snapshot;
@@ -30,18 +31,12 @@ impl Scene {
     /// The row as our claim left it.
     fn claimed(&self) -> WorkVersion {
         WorkVersion {
-            key: self.ticket.key.clone(),
             definition: Some(self.ticket.step.definition.clone()),
-            stage: self.ticket.step.stage.clone(),
             state: StageState::Running,
             attempt_count: 1,
-            deferral_count: 0,
             fence: self.ticket.fence,
-            epoch: 0,
-            next_attempt_at: None,
-            lease_until: None,
             lease_owner: Some(OwnerId(1)),
-            closed: false,
+            ..unclaimed(self.ticket.key.clone(), self.ticket.step.stage.as_str())
         }
     }
 

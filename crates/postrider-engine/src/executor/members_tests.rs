@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 use crate::executor::play::{Play, stage};
+use crate::testing::unclaimed;
 use crate::world::World;
 use postrider_core::members::{Presence, Together};
 use postrider_core::observe::Rank;
@@ -7,7 +8,7 @@ use postrider_core::position::Position;
 use postrider_core::snapshot::Snapshot;
 use postrider_core::stage::StagePolicy;
 use postrider_core::time::Timestamp;
-use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, StageState, WorkKey, WorkVersion};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,20 +21,7 @@ fn play() -> Play {
 }
 
 fn pending(number: usize) -> WorkVersion {
-    WorkVersion {
-        key: WorkKey::new(["g", &number.to_string()]),
-        definition: None,
-        stage: StageName::new("PRICING"),
-        state: StageState::Pending,
-        attempt_count: 0,
-        deferral_count: 0,
-        fence: 0,
-        epoch: 0,
-        next_attempt_at: None,
-        lease_until: None,
-        lease_owner: None,
-        closed: false,
-    }
+    unclaimed(WorkKey::new(["g", &number.to_string()]), "PRICING")
 }
 
 fn said(owner: OwnerId, leaving: bool) -> Presence {

@@ -1,9 +1,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 use crate::executor::play::{Play, stage};
+use crate::testing::unclaimed;
 use crate::world::World;
 use postrider_core::stage::StagePolicy;
 use postrider_core::time::Timestamp;
-use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_core::work::{OwnerId, StageState, WorkKey, WorkVersion};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,18 +17,12 @@ const THIRD: OwnerId = OwnerId(3);
 /// A row that the other one runs, under a lease that is longer than anybody waits.
 fn running(number: usize, now: Timestamp) -> WorkVersion {
     WorkVersion {
-        key: WorkKey::new(["g", &number.to_string()]),
-        definition: None,
-        stage: StageName::new("PRICING"),
         state: StageState::Running,
         attempt_count: 1,
-        deferral_count: 0,
         fence: 1,
-        epoch: 0,
-        next_attempt_at: None,
         lease_until: Some(now.after(Duration::from_secs(86_400))),
         lease_owner: Some(OTHER),
-        closed: false,
+        ..unclaimed(WorkKey::new(["g", &number.to_string()]), "PRICING")
     }
 }
 

@@ -6,6 +6,7 @@ use crate::clock::ServerClock;
 use crate::limits::Limits;
 use crate::settings::{EndpointPolicy, UnfencedWrites, WorkSettings};
 use crate::telemetry::Telemetry;
+use crate::testing::unclaimed;
 use crate::world::World;
 use postrider_core::error::{Error, ErrorKind};
 use postrider_core::outcome::{Answer, Declared, Outcome};
@@ -13,7 +14,7 @@ use postrider_core::ports::{BoxFuture, Checkpoint, CheckpointReply, Claim, Claim
 use postrider_core::rate::Rate;
 use postrider_core::stage::{Backoff, Definitions, Next, StageClass, StageGraph, StagePolicy};
 use postrider_core::time::Timestamp;
-use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_core::work::{DefinitionName, OwnerId, StageName, WorkKey, WorkVersion};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -129,20 +130,8 @@ impl Play {
 
     /// `at`: when it is due, where that is not at once.
     pub(super) fn submit_row(&mut self, key: &WorkKey, stage: &str, at: Option<Timestamp>) {
-        let version = WorkVersion {
-            key: key.clone(),
-            definition: self.definition.clone(),
-            stage: StageName::new(stage),
-            state: StageState::Pending,
-            attempt_count: 0,
-            deferral_count: 0,
-            fence: 0,
-            epoch: 0,
-            next_attempt_at: at,
-            lease_until: None,
-            lease_owner: None,
-            closed: false,
-        };
+        let waits = unclaimed(key.clone(), stage);
+        let version = WorkVersion { definition: self.definition.clone(), next_attempt_at: at, ..waits };
         self.state.observe_version(version, 1);
     }
 

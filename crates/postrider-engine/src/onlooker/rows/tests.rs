@@ -1,4 +1,5 @@
 use super::*;
+use crate::testing::unclaimed;
 use expect_test::{Expect, expect};
 use postrider_core::stage::{Backoff, Next, StageClass, StageGraph, StagePolicy};
 use postrider_core::work::DefinitionName;
@@ -28,20 +29,7 @@ fn definitions() -> Definitions {
 }
 
 fn row(stage: &str, state: StageState, attempt_count: u32) -> WorkVersion {
-    WorkVersion {
-        key: WorkKey::new(["q1"]),
-        definition: None,
-        stage: StageName::new(stage),
-        state,
-        attempt_count,
-        deferral_count: 0,
-        fence: 0,
-        epoch: 0,
-        next_attempt_at: None,
-        lease_until: None,
-        lease_owner: None,
-        closed: state.is_closed(),
-    }
+    WorkVersion { state, attempt_count, closed: state.is_closed(), ..unclaimed(WorkKey::new(["q1"]), stage) }
 }
 
 /// Versions, each with the second of its commit, and what is told of them at the 100th.
