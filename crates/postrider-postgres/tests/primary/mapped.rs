@@ -58,7 +58,8 @@ const BARE: &str = "CREATE TYPE status AS ENUM ('NEW', 'IN_PROGRESS', 'AGAIN', '
         fence bigint NOT NULL DEFAULT 0, next_attempt_at timestamptz, lease_until timestamptz, updated_at timestamptz);
     INSERT INTO jobs (id, step) SELECT n, 'PRICING' FROM generate_series(9, 11) AS n";
 
-fn bare_mapping() -> WorkMapping {
+/// Where that table has what.
+pub(crate) fn bare_mapping() -> WorkMapping {
     let words = [
         (StageState::Pending, "NEW"),
         (StageState::Running, "IN_PROGRESS"),

@@ -12,6 +12,7 @@ use postrider_postgres::{
 };
 
 use crate::database::{Database, canonical_objects};
+use crate::mapped::bare_mapping;
 use crate::work_table::{ONE, TWO, ask, claimed, outcome};
 
 /// Two words for most of what the old system told apart. `LEGACY` is no state's.
@@ -24,7 +25,6 @@ const JOBS: &str = "CREATE TYPE status AS ENUM ('NEW', 'QUEUED', 'BUSY', 'CALLIN
     INSERT INTO jobs (id, status, fence, lease_until) VALUES (5, 'CALLING', 7, now() + interval '1 hour')";
 
 fn mapping(more: &[(StageState, &[&str])]) -> WorkMapping {
-    let name = str::to_owned;
     let mut words: BTreeMap<StageState, Vec<String>> = BTreeMap::new();
     let own: [(StageState, &[&str]); 7] = [
         (StageState::Pending, &["NEW", "QUEUED"]),
@@ -36,26 +36,9 @@ fn mapping(more: &[(StageState, &[&str])]) -> WorkMapping {
         (StageState::Cancelled, &["STOPPED"]),
     ];
     for (state, own) in own.iter().chain(more) {
-        words.entry(*state).or_default().extend(own.iter().map(|word| name(word)));
+        words.entry(*state).or_default().extend(own.iter().map(|word| (*word).to_owned()));
     }
-    WorkMapping {
-        schema: name("public"),
-        table: name("jobs"),
-        key: vec![name("id")],
-        stage: name("step"),
-        stage_state: name("status"),
-        states: Arc::new(StateWords::new(&words).unwrap()),
-        attempt_count: Some(name("tries")),
-        deferral_count: None,
-        epoch: None,
-        lease_owner: None,
-        closed_at: None,
-        definition: None,
-        request_hash: None,
-        payload: None,
-        last_error: None,
-        ..WorkMapping::default()
-    }
+    WorkMapping { states: Arc::new(StateWords::new(&words).unwrap()), ..bare_mapping() }
 }
 
 async fn with_jobs() -> Database {
