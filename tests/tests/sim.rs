@@ -3,7 +3,9 @@
 use postrider_core::history::{Invariant, check, lines};
 use postrider_tests::sim::campaign;
 use postrider_tests::sim::scenario::Scenario;
+use postrider_tests::sim::scenario::alone::{Hidden, begun_anew_meanwhile};
 use postrider_tests::sim::shared::Bug;
+use std::time::Duration;
 
 /// A planted bug must be found within so many seeds.
 const SEEDS_TO_FIND: u64 = 40;
@@ -92,4 +94,27 @@ fn without_a_bug_tight_limits_and_many_faults_break_nothing() {
     let scenario = Scenario { attempt_limit: 2, fault_rate: 120, rows: 40, ..Scenario::default() };
     let (text, well) = campaign::run(scenario, 0, 50).print();
     assert!(well, "{text}");
+}
+
+/// Its first read of the open rows cannot see the row, and its log goes on behind it. The sweep comes each 20 seconds here.
+#[test]
+fn a_row_that_nobody_saw_when_its_executor_began_anew_is_begun_with_within_seconds() {
+    let found = begun_anew_meanwhile(Hidden::Row, Duration::from_secs(2));
+    assert!(found.waited <= Duration::from_secs(6), "{found:?}");
+    assert_eq!((found.early_sweep_hits, found.sweep_hits), (1, 0), "it is no anomaly");
+    // The first early sweep does not see it either.
+    let found = begun_anew_meanwhile(Hidden::Row, Duration::from_secs(6));
+    assert!(found.waited <= Duration::from_secs(8), "{found:?}");
+    assert_eq!((found.early_sweep_hits, found.sweep_hits), (1, 0));
+}
+
+#[test]
+fn a_stage_whose_resume_nobody_saw_when_its_executor_began_anew_goes_on_within_seconds() {
+    for (hidden_for, waited) in
+        [(2, 6), (6, 8)].map(|(one, other)| (Duration::from_secs(one), Duration::from_secs(other)))
+    {
+        let found = begun_anew_meanwhile(Hidden::Resume, hidden_for);
+        assert!(found.waited <= waited, "{found:?}");
+        assert_eq!((found.early_sweep_hits, found.sweep_hits), (0, 0));
+    }
 }

@@ -31,8 +31,12 @@ impl Snapshot {
     /// Whether this snapshot sees a committed transaction, known by the 32-bit id the log carries. The id is taken for the
     /// one nearest to `xmax`: ids in use at one time span less than 2^31.
     pub fn sees(&self, xid: u32) -> bool {
-        let full = self.widen(xid);
-        full < self.xmin || (full < self.xmax && self.running.binary_search(&full).is_err())
+        !self.has_running(self.widen(xid))
+    }
+
+    /// Whether a transaction was still running, or had not begun.
+    pub fn has_running(&self, xid: u64) -> bool {
+        xid >= self.xmax || self.running.binary_search(&xid).is_ok()
     }
 
     /// Whether a transaction got its id after this snapshot was taken.

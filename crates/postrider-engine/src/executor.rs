@@ -22,6 +22,7 @@ mod resolve;
 mod rows;
 mod state;
 mod sweep;
+mod timetable;
 mod unfenced;
 
 use crate::clock::ServerClock;
@@ -53,13 +54,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use timetable::{SecondLook, Sweep, Timetable};
 use tokio::sync::Notify;
 
 /// The executor's name among the consumers.
 pub(crate) const CONSUMER: &str = "work";
-
-/// Between two looks whether the log has brought what the sweep found.
-const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// What the executor works with.
 #[derive(Debug)]
@@ -95,15 +94,6 @@ enum Event {
     Alarm,
 }
 
-/// What must have happened before a row that a sweep found counts as missed by the log.
-#[derive(Debug, Clone, Copy)]
-enum SecondLook {
-    /// A heartbeat that was written after the sweep came back: the log has been received that far.
-    AfterHeartbeat(Timestamp),
-    /// And what was received by then was taken in.
-    AfterLog(Lsn),
-}
-
 /// Whether all open rows are being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loading {
@@ -128,8 +118,7 @@ struct Loop {
     pause: Pause,
     /// The database failed: no statement before this time of our own clock.
     resume_at: Option<Timestamp>,
-    sweep_at: Timestamp,
-    second_look: Option<SecondLook>,
+    timetable: Timetable,
     drain_until: Option<Timestamp>,
 }
 
@@ -151,7 +140,7 @@ impl Executing {
             self.clock.clone(),
             self.telemetry.clone(),
         );
-        let sweep_at = self.world.now().after(self.periods.sweep);
+        let timetable = Timetable::new(self.world.now(), self.periods.sweep);
         let pause = Pause::new(&self.limits);
         let mut executor = Loop {
             executing: self,
@@ -164,8 +153,7 @@ impl Executing {
             settled: Settled { position: after, end: Lsn::ZERO },
             pause,
             resume_at: None,
-            sweep_at,
-            second_look: None,
+            timetable,
             drain_until: None,
         };
         executor.run(&stop).await
@@ -281,24 +269,26 @@ impl Loop {
                 self.loading = Loading::Beside;
             }
         }
-        let sweep_due = self.sweep_at <= now && self.second_look.is_none();
         let loads = self.loading != Loading::No;
-        if self.flights.page.is_some() || self.drain_until.is_some() || !(loads || sweep_due) {
+        let sweep = self.timetable.due(now).filter(|_| !loads);
+        if self.flights.page.is_some() || self.drain_until.is_some() || !(loads || sweep.is_some()) {
             return;
         }
-        self.sweep_at = now.after(self.executing.periods.sweep);
-        self.state.sweep_begins();
+        self.timetable.begins(now, sweep);
+        if let Some(sweep) = sweep {
+            self.state.sweep_begins(sweep);
+        }
         let table = self.executing.work.table.clone();
         self.flights.page = Some(Box::pin(async move { next_page(table.open_rows().await?).await }));
     }
 
     /// Looks again at what a sweep found, once the log has had its chance to bring it.
     fn start_second_look(&mut self) {
-        let Some(second_look) = self.second_look else { return };
+        let Some(second_look) = self.timetable.second_look else { return };
         let status = self.executing.telemetry.status();
         match second_look {
             SecondLook::AfterHeartbeat(since) if status.heartbeat_seen_at.is_some_and(|seen| seen > since) => {
-                self.second_look = Some(SecondLook::AfterLog(status.received));
+                self.timetable.second_look = Some(SecondLook::AfterLog(status.received));
                 return;
             }
             SecondLook::AfterLog(end) if self.settled.end >= end && self.flights.second_look.is_none() => {}
@@ -395,7 +385,7 @@ impl Loop {
             }
             Event::Page(page) => self.page(page)?,
             Event::SecondLook(Ok(reading)) => {
-                self.second_look = None;
+                self.timetable.second_look = None;
                 self.state.convict(reading);
             }
             Event::SecondLook(Err(error)) => self.fail(error)?,
@@ -432,18 +422,31 @@ impl Loop {
                 self.loading = Loading::No;
                 self.state.open_rows_read(reader.snapshot());
                 if loaded == Loading::Before {
+                    self.timetable.loaded(self.executing.world.now(), reader.snapshot());
                     self.snapshot = Some(reader.snapshot().clone());
                 }
                 self.executing.telemetry.update(|status| status.work_ready = true);
             }
-            (true, Loading::No) => {
-                self.state.sweep_ended();
-                if !self.state.suspects().is_empty() {
-                    self.second_look = Some(SecondLook::AfterHeartbeat(self.executing.world.now()));
-                }
-            }
+            (true, Loading::No) => self.swept(reader.snapshot()),
         }
         Ok(())
+    }
+
+    /// A sweep has seen every row.
+    fn swept(&mut self, seen: &Snapshot) {
+        let now = self.executing.world.now();
+        let sweep = self.state.sweep_ended();
+        if sweep == Sweep::Early {
+            self.timetable.early_ended(now, seen);
+        }
+        if self.state.suspects().is_empty() {
+            return;
+        }
+        self.timetable.second_look = Some(SecondLook::AfterHeartbeat(now));
+        // What an early one found is due now.
+        if sweep == Sweep::Early {
+            self.executing.beat_soon.notify_one();
+        }
     }
 
     /// Retention overtook us: the rows are read anew, and the log goes on with the oldest part that there is.
@@ -501,11 +504,9 @@ impl Loop {
         let timer = self.state.until_next_timer();
         let owners = self.state.owners_mut().until_ask(now).filter(|_| self.flights.owners.is_none());
         let looking = self.flights.second_look.is_some();
-        let second_look = self.second_look.map(|_| SECOND_LOOK).filter(|_| !looking);
-        let sweeping = looking || second_look.is_some() || self.flights.page.is_some();
-        let sweep = self.until(Some(self.sweep_at)).filter(|_| !sweeping);
+        let sweep = self.timetable.until(now, looking).filter(|_| self.flights.page.is_none());
         let reread = self.state.until_reread(now).filter(|_| self.flights.page.is_none());
-        [timer, owners, sweep, second_look, reread].into_iter().flatten().min()
+        [timer, owners, sweep, reread].into_iter().flatten().min()
     }
 
     fn until(&self, at: Option<Timestamp>) -> Option<Duration> {

@@ -147,6 +147,8 @@ pub struct Telemetry {
     pub stale_checkpoints: Counter,
     /// Rows that the slow sweep found due and the log had not brought: each is an anomaly.
     pub sweep_hits: Counter,
+    /// Rows that a sweep shortly after a start found: the read at the start could not see them yet, and the log goes on behind them.
+    pub early_sweep_hits: Counter,
     /// Executors that work on the table, this one included.
     pub executors: Gauge,
     /// Other executors that came and went.
@@ -279,6 +281,11 @@ impl Telemetry {
         r.register("take_overs", "Rows taken over from another owner", self.take_overs.clone());
         r.register("stale_checkpoints", "Checkpoints refused by the fence", self.stale_checkpoints.clone());
         r.register("sweep_hits", "Due rows found by the sweep and not by the log", self.sweep_hits.clone());
+        r.register(
+            "early_sweep_hits",
+            "Due rows that the read at the start could not see yet",
+            self.early_sweep_hits.clone(),
+        );
         r.register("executors", "Executors that work on the table, this one included", self.executors.clone());
         r.register(
             "overlooked_rows",

@@ -265,6 +265,11 @@ impl Database {
             1 if self.sim.strikes(2_000) => Duration::from_millis(self.sim.below(400)),
             _ => Duration::ZERO,
         };
+        self.commit_unseen_for(xid, changes, hidden_for);
+    }
+
+    /// Writes the commit to the log, and lets others see it after so long.
+    pub fn commit_unseen_for(self: &Arc<Database>, xid: u64, changes: Vec<Change>, hidden_for: Duration) {
         let mut state = self.state();
         self.log(&mut state, xid, &changes);
         for change in changes {

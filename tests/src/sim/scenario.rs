@@ -1,5 +1,7 @@
 //! One seed: submissions, two executors on one database, faults for a while, then rest; and what the checker says of it.
 
+pub mod alone;
+
 use super::database::{Change, Database, new_row, routing};
 use super::endpoint::{FakeCaller, Receivers};
 use super::faults::{Fault, Hits, Planned, PlannedKind, Point, Side};

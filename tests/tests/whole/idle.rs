@@ -41,8 +41,8 @@ fn an_idle_orchestrator_beats_sweeps_and_looks_at_its_slot_and_says_nothing_else
     scene.db.submit(0..50);
     wait_until("there is nothing to do any more", || scene.open_rows() == 0 && endpoint.count("/events") == 50);
 
-    // What the last rows brought about may still be on its way.
-    std::thread::sleep(Duration::from_secs(3));
+    // What the last rows brought about may still be on its way, as the early sweeps are that come after a start.
+    std::thread::sleep(Duration::from_secs(10));
     let before = scene.cluster.read_log().unwrap().len();
     std::thread::sleep(LISTEN_FOR);
     let log = scene.cluster.read_log().unwrap();

@@ -75,6 +75,8 @@ fn an_order_of_a_person_is_heard_by_an_orchestrator_that_keeps_its_own_transitio
     wait_until("nothing is known any more", || rider.metric("postrider_open_rows") == 0);
     let states = "SELECT string_agg(quote_id || ' ' || stage_state, ', ' ORDER BY quote_id) FROM pending_work";
     assert_eq!(scene.db.text(states), "later DONE, parked DONE, unwanted CANCELLED");
-    assert_eq!(rider.metric("postrider_sweep_hits_total"), 0);
+    for metric in ["sweep_hits", "early_sweep_hits"] {
+        assert_eq!(rider.metric(&format!("postrider_{metric}_total")), 0, "{metric}");
+    }
     rider.still_runs();
 }

@@ -259,14 +259,14 @@ impl State {
         self.peers.members.is_mine(&version.key, version.definition.as_ref())
     }
 
-    /// A sweep begins; the last one may have ended in the middle.
-    pub(crate) fn sweep_begins(&mut self) {
+    /// A sweep begins that counts how long others leave their rows.
+    pub(super) fn look_after_others(&mut self) {
         self.peers.waiting_now.clear();
         self.peers.busy_steps = None;
     }
 
-    /// The sweep has seen every row.
-    pub(crate) fn sweep_ended(&mut self) {
+    /// It has seen every row.
+    pub(super) fn others_looked_after(&mut self) {
         self.peers.waiting = std::mem::take(&mut self.peers.waiting_now);
     }
 }

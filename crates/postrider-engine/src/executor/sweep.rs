@@ -1,6 +1,8 @@
-//! The slow safety sweep: finds open rows that the log should have brought and did not. Each hit is an anomaly.
+//! The safety sweep: finds open rows that the log should have brought and did not. Each hit is an anomaly, but for those of an early sweep: the
+//! log had shown these before we began to read it, and nobody saw them then.
 
 use super::state::State;
+use super::timetable::Sweep;
 use postrider_core::observe::{Observation, Rank, observe};
 use postrider_core::ports::Reading;
 use postrider_core::work::{WorkKey, WorkVersion};
@@ -12,10 +14,28 @@ const SUSPECTS_MAX: usize = 10_000;
 /// Rows that a sweep read in a state we did not know of. The log may be on its way, so they are looked at once more.
 #[derive(Debug, Default)]
 pub(crate) struct Suspects {
+    /// Of the sweep that is under way, or was the last.
+    sweep: Sweep,
     rows: BTreeMap<WorkKey, Rank>,
 }
 
 impl State {
+    /// A sweep begins; the last one may have ended in the middle.
+    pub(crate) fn sweep_begins(&mut self, sweep: Sweep) {
+        self.suspects.sweep = sweep;
+        if sweep == Sweep::Slow {
+            self.look_after_others();
+        }
+    }
+
+    /// The sweep has seen every row. Which one it was.
+    pub(crate) fn sweep_ended(&mut self) -> Sweep {
+        if self.suspects.sweep == Sweep::Slow {
+            self.others_looked_after();
+        }
+        self.suspects.sweep
+    }
+
     /// A page of open rows, as the sweep read them.
     pub(crate) fn suspect(&mut self, page: &[WorkVersion]) {
         for version in page {
@@ -39,6 +59,10 @@ impl State {
     }
 
     fn look_after(&mut self, version: &WorkVersion, observation: Observation) {
+        // Those that others have not begun with yet are counted by slow sweeps.
+        if self.suspects.sweep == Sweep::Early {
+            return;
+        }
         let is_due = match observation {
             Observation::TakeOverAt(at, _) => at < self.clock.now(),
             Observation::ClaimNow | Observation::Gone(_) => true,
@@ -67,9 +91,19 @@ impl State {
                 self.place(version, 0, known);
             }
         }
-        if hits > 0 {
-            self.telemetry.sweep_hits.inc_by(hits);
-            tracing::warn!(rows = hits, "the sweep found due rows that the log had not brought");
+        match self.suspects.sweep {
+            _ if hits == 0 => {}
+            Sweep::Early => {
+                self.telemetry.early_sweep_hits.inc_by(hits);
+                tracing::info!(
+                    rows = hits,
+                    "due rows whose commit nobody saw yet when the open rows were read are found"
+                );
+            }
+            Sweep::Slow => {
+                self.telemetry.sweep_hits.inc_by(hits);
+                tracing::warn!(rows = hits, "the sweep found due rows that the log had not brought");
+            }
         }
     }
 
