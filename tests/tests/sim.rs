@@ -3,7 +3,7 @@
 use postrider_core::history::{Invariant, check, lines};
 use postrider_tests::sim::campaign;
 use postrider_tests::sim::scenario::Scenario;
-use postrider_tests::sim::scenario::alone::{Hidden, begun_anew_meanwhile};
+use postrider_tests::sim::scenario::alone::{Hidden, begun_anew_meanwhile, overtaken_within_a_sweep};
 use postrider_tests::sim::shared::Bug;
 use std::time::Duration;
 
@@ -117,4 +117,12 @@ fn a_stage_whose_resume_nobody_saw_when_its_executor_began_anew_goes_on_within_s
         assert!(found.waited <= waited, "{found:?}");
         assert_eq!((found.early_sweep_hits, found.sweep_hits), (0, 0));
     }
+}
+
+/// The sweep is given up: what it had passed by then would not be read again.
+#[test]
+fn a_journal_that_drops_its_oldest_while_a_sweep_reads_leaves_no_row_waiting() {
+    let found = overtaken_within_a_sweep();
+    assert!(found.waited <= Duration::from_secs(6), "{found:?}");
+    assert_eq!((found.early_sweep_hits, found.sweep_hits), (0, 0));
 }

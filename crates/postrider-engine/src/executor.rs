@@ -455,6 +455,8 @@ impl Loop {
         self.cursor = Cursor::new(&*self.executing.journal, Position::START, &self.executing.routing)?;
         self.state.forget_what_waits();
         self.loading = Loading::Before;
+        // What is being read of them now would lack the rows that it has passed.
+        self.flights.page = None;
         Ok(())
     }
 

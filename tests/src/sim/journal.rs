@@ -3,7 +3,7 @@
 use super::faults::{Fault, Point, Side};
 use super::shared::{Bug, Process, Sim};
 use super::signal::Signal;
-use postrider_core::error::Result;
+use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::ports::{
     BoxFuture, Follower, Gap, Journal, JournalWriter, PositionStore, Room, SchemaBlock, SourceIdentity,
 };
@@ -33,6 +33,8 @@ struct Contents {
     messages: BTreeMap<(u8, u32), Vec<u8>>,
     schema: Arc<SchemaBlock>,
     positions: BTreeMap<Arc<str>, Position>,
+    /// So often retention went past whoever was reading.
+    overtaken: u32,
 }
 
 /// The disk; it outlives the processes.
@@ -55,6 +57,7 @@ pub struct FakeWriter(Arc<FakeJournal>);
 struct Cursor {
     journal: Arc<FakeJournal>,
     next: usize,
+    overtaken: u32,
     started: bool,
     schema: Option<SchemaBlock>,
 }
@@ -92,6 +95,11 @@ impl JournalDisk {
         contents.parts.truncate(keep);
         contents.complete = keep;
         contents.durable = keep;
+    }
+
+    /// Whoever reads now finds the next part gone. Whoever begins anew finds it all: only that there was a gap matters here.
+    pub fn overtake(&self) {
+        self.0.lock().unwrap().overtaken += 1;
     }
 
     /// What a crash of the machine leaves now.
@@ -239,8 +247,9 @@ impl Journal for Door {
             Position::whole(Generation::FIRST, at) <= after
         };
         let next = contents.parts.iter().position(|part| !settled(&part.head)).unwrap_or(contents.parts.len());
+        let overtaken = contents.overtaken;
         drop(contents);
-        Ok(Box::new(Cursor { journal: self.0.clone(), next, started: false, schema: None }))
+        Ok(Box::new(Cursor { journal: self.0.clone(), next, overtaken, started: false, schema: None }))
     }
 
     fn room(&self, _now: Timestamp) -> Room {
@@ -276,6 +285,9 @@ impl Follower for Cursor {
             process.point(Point::JournalFollow, Side::Completion).await;
             batch.clear();
             let contents = self.journal.disk.0.lock().unwrap();
+            if contents.overtaken > self.overtaken {
+                return Err(Error::new(ErrorKind::JournalForeign, "the simulated journal dropped what comes next"));
+            }
             let most = 1 + usize::try_from(process.sim.below(40)).unwrap();
             let parts = &contents.parts[self.next..contents.complete.min(self.next + most)];
             if !self.started {

@@ -173,6 +173,11 @@ impl Sim {
         *self.hits.lock().unwrap().seen.entry(what).or_default() += times;
     }
 
+    /// How often an await was passed.
+    pub fn passes(&self, point: Point, side: Side) -> u64 {
+        self.hits.lock().unwrap().passes.get(&(point, side)).copied().unwrap_or(0)
+    }
+
     pub fn take_history(&self) -> Vec<Record> {
         std::mem::take(&mut self.history.lock().unwrap())
     }

@@ -183,9 +183,10 @@ impl State {
         self.peers.reread_at.map(|at| at.since(now))
     }
 
-    /// The log has a gap: what waits here may have become anything, and is read anew.
+    /// The log has a gap: what waits here may have become anything, and is read anew. What waits by our own outcome is kept with the knowledge that
+    /// nobody else can have heard of it; the read says what is newer.
     pub(crate) fn forget_what_waits(&mut self) {
-        for key in self.rows.keys_where(|_, row| !row.is_busy()) {
+        for key in self.rows.keys_where(|_, row| !row.is_busy() && !row.own) {
             self.rows.remove(&key);
         }
     }

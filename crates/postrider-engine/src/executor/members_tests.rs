@@ -5,6 +5,7 @@ use crate::testing::unclaimed;
 use crate::world::World;
 use postrider_core::members::{Presence, Together};
 use postrider_core::observe::Rank;
+use postrider_core::ports::Reading;
 use postrider_core::position::Position;
 use postrider_core::snapshot::Snapshot;
 use postrider_core::stage::StagePolicy;
@@ -224,13 +225,57 @@ fn who_shares_by_another_rule_is_no_member() {
 /// With our own transitions out of the log, nobody else knows that it waits.
 #[test]
 fn a_row_that_waits_by_our_own_outcome_stays_ours_whoever_joins() {
+    let mut play = tried();
+    assert_eq!(play.state.rows.len(), 100, "each is to be tried again");
+    join(&mut play);
+    assert_eq!(play.state.rows.len(), 100);
+}
+
+/// A hundred rows that we tried, and that wait to be tried again.
+fn tried() -> Play {
     let mut play = plenty();
-    play.status = 500;
+    // No failure of the endpoint's: its circuit stays closed.
+    play.status = 429;
     (0..100).for_each(|number| play.state.observe_version(pending(number), 7));
     while play.left.len() < 100 || play.calling().count() > 0 {
         assert!(play.step(), "something is under way");
     }
-    assert_eq!(play.state.rows.len(), 100, "each is to be tried again");
+    play
+}
+
+/// The row after the first try, as a read finds it.
+fn to_be_tried_again(number: usize, at: Timestamp) -> WorkVersion {
+    WorkVersion { state: StageState::Retry, fence: 1, attempt_count: 1, next_attempt_at: Some(at), ..pending(number) }
+}
+
+/// Who is to begin with them by hash may have read the rows before we wrote that.
+#[test]
+fn a_row_that_waits_by_our_own_outcome_stays_ours_behind_a_gap_in_the_log() {
+    let mut play = tried();
+    join(&mut play);
+    play.state.forget_what_waits();
+    let at = play.world.now().after(Duration::from_secs(1));
+    (0..100).for_each(|number| play.state.observe_version(to_be_tried_again(number, at), 0));
+    play.state.open_rows_read(&Snapshot::parse("100:100:").unwrap());
+    assert_eq!(play.state.rows.len(), 100);
+}
+
+#[test]
+fn a_row_that_waits_by_our_own_outcome_stays_ours_where_its_claim_is_lost() {
+    let mut play = tried();
+    after(&play, Duration::from_secs(2));
+    let at = play.world.now();
+    play.state.fire_timers();
+    let (requests, _) = play.state.next_claims();
+    assert!(requests.len() > 50, "{} of them wait no longer", requests.len());
+    play.state.claims_lost(&requests);
+    let keys = play.state.next_reads();
+    let found = |number: usize| {
+        let version = to_be_tried_again(number, at);
+        WorkVersion { fence: play.state.rows.row(&version.key).unwrap().rank.fence(), ..version }
+    };
+    let rows = (0..100).map(found).collect();
+    play.state.resolve(&keys, Reading { rows, snapshot: Snapshot::parse("100:100:").unwrap() });
     join(&mut play);
     assert_eq!(play.state.rows.len(), 100);
 }

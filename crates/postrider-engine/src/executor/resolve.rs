@@ -118,10 +118,15 @@ impl State {
 
     /// Forgets what was known of the row and observes it as it is, or a newer version that came meanwhile.
     pub(super) fn renew(&mut self, version: WorkVersion) {
-        let newest = self.rows.remove(&version.key).and_then(|row| row.newest);
-        let read = Rank::of(&version);
+        let (key, read) = (version.key.clone(), Rank::of(&version));
+        let known = self.rows.remove(&key);
+        // Nobody else has heard of our own outcome, whatever became of a claim since.
+        let own = known.as_ref().is_some_and(|row| row.own && row.rank == read);
         self.place(version, 0, None);
-        self.observe_newest(newest, Some(read));
+        if let Some(row) = self.rows.row_mut(&key) {
+            row.own = own;
+        }
+        self.observe_newest(known.and_then(|row| row.newest), Some(read));
     }
 
     fn miss_again(&mut self, key: &WorkKey, misses: u32) {

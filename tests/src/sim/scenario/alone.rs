@@ -4,6 +4,7 @@
 use super::{GIVE_UP, Machine};
 use crate::sim::database::{Change, Database, new_row};
 use crate::sim::endpoint::Receivers;
+use crate::sim::faults::{Point, Side};
 use crate::sim::journal::JournalDisk;
 use crate::sim::shared::Sim;
 use crate::sim::sink::Consumer;
@@ -54,6 +55,24 @@ pub fn begun_anew_meanwhile(hidden: Hidden, hidden_for: Duration) -> Found {
         if hidden == Hidden::Resume {
             database.commit_unseen_for(database.begin(), vec![row(0)], Duration::ZERO);
         }
+        alone.until_all_began().await
+    })
+}
+
+/// The journal drops what the executor has not read, while a sweep is in the middle of the rows.
+pub fn overtaken_within_a_sweep() -> Found {
+    in_virtual_time(|clock| async move {
+        let alone = Alone::start(clock, None);
+        let Alone { sim, database, machine, .. } = &alone;
+        database.commit_unseen_for(database.begin(), vec![pause(sim)], Duration::ZERO);
+        database.commit_unseen_for(database.begin(), (0..400).map(row).collect(), Duration::ZERO);
+        sim.clock.sleep_until(COMMIT_AT).await;
+        let pages = sim.passes(Point::WorkNextPage, Side::Completion);
+        while sim.passes(Point::WorkNextPage, Side::Completion) < pages + 4 {
+            sim.clock.sleep(Duration::from_micros(20)).await;
+        }
+        machine.disk.overtake();
+        database.commit_unseen_for(database.begin(), vec![resume()], Duration::ZERO);
         alone.until_all_began().await
     })
 }
