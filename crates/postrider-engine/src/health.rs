@@ -35,7 +35,7 @@ pub(crate) struct Health {
 /// What came of the heartbeats so far.
 #[derive(Debug, Default)]
 struct Beats {
-    /// One of them has said that our executor is there.
+    /// One of them has said that our executor is there, or may have.
     announced: bool,
     /// The last one did not come back in time.
     behind: bool,
@@ -80,11 +80,11 @@ impl Health {
     /// One heartbeat, and its way back through the log. Returns when the next is due.
     async fn beat(&mut self, settings: &Settings, pause: &mut Pause, beats: &mut Beats) -> Result<Duration> {
         let presence = self.presence(beats);
-        let announces = presence.is_some();
+        // One that is given up on its way may have said so all the same.
+        beats.announced |= presence.is_some();
         match self.primary.beat(presence).await {
             Ok(lsn) => {
                 pause.reset();
-                beats.announced |= announces;
                 let was_behind = beats.behind;
                 beats.behind = !self.seen_back(lsn, settings.periods.heartbeat).await;
                 if !beats.behind {

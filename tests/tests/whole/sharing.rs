@@ -58,7 +58,9 @@ fn a_further_process_on_a_temporary_slot_has_its_share_of_the_rows_and_nobody_cl
     assert!(shares.len() == 3 && shares.iter().all(|share| (120..280).contains(share)), "{shares:?} of 600");
     for rider in [&first, &second, &third] {
         assert_eq!(rider.metric("postrider_claims_lost_total"), 0, "nobody tries a row that is another's");
-        assert_eq!(rider.metric("postrider_sweep_hits_total"), 0);
+        for metric in ["sweep_hits", "early_sweep_hits"] {
+            assert_eq!(rider.metric(&format!("postrider_{metric}_total")), 0, "{metric}");
+        }
     }
 
     // One leaves in good order, and one is killed; nothing of them is left.
@@ -99,6 +101,35 @@ fn rows_that_nobody_had_begun_with_when_their_executor_died_are_begun_within_two
     );
     assert!(scene.db.is(&format!("SELECT ({last}) <= interval '2 s'")), "it took {}", scene.db.text(&last));
     assert_eq!(first.metric("postrider_sweep_hits_total"), 0);
+}
+
+/// It hears of none of these outcomes from the log.
+#[test]
+fn what_an_executor_that_leaves_has_done_goes_on_with_another_while_the_first_still_waits_for_a_call() {
+    let scene = Scene::start();
+    let (pricing, slow) = (Endpoint::alone(|_, _| Play::Hold), Endpoint::alone(|_, _| Play::Hold));
+    let stages = stages(&pricing).replace("[periods]", "[limits]\ndrain = \"10m\"\n[periods]");
+    let slow_stage = stage("SLOW", &slow.address(), None, "lease = \"10m\"\ntimeout = \"5m\"\n");
+    let mut first = scene.rider("first", stages + &slow_stage);
+    first.setup();
+    first.start_ready();
+    scene.db.submit(0..10);
+    scene.db.run("INSERT INTO pending_work (group_id, quote_id, stage, payload) VALUES ('slow', 'slow', 'SLOW', '{}')");
+    wait_until("the first runs them all", || pricing.held() + slow.held() == 11);
+    let mut second = further(&scene, "second", &first);
+    start_stages_only(&mut second);
+    wait_for_members(&[&first, &second], 2);
+
+    first.signal("TERM");
+    wait_until("the second knows all that the first still runs", || second.metric("postrider_open_rows") == 11);
+    pricing.release();
+    wait_until("the second has gone on", || pricing.count("/stages/approval") == 10 && scene.open_rows() == 1);
+    first.still_runs();
+    assert_eq!(second.metric("postrider_claims_lost_total"), 0);
+    slow.release();
+    assert_eq!(first.wait().0, Some(0));
+    wait_until("every row is done", || scene.open_rows() == 0);
+    assert_eq!((pricing.count("/stages/pricing"), slow.requests().len()), (10, 1), "nothing was asked for twice");
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub(super) struct Peers {
     heard: BTreeMap<OwnerId, Timestamp>,
     /// They spoke, and whether they live is being asked.
     candidates: BTreeMap<OwnerId, (Timestamp, BTreeSet<DefinitionName>)>,
+    /// Those that said that they leave, until they are gone. While they end their calls, rows that they had may wait for somebody again.
+    leaving: BTreeSet<OwnerId>,
     /// Somebody joined: it is to hear of us at once.
     answer: bool,
     /// From this time of our own clock the open rows are to be read anew.
@@ -64,6 +66,7 @@ impl Peers {
             members: Members::new(me),
             heard: BTreeMap::new(),
             candidates: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             answer: false,
             reread_at: None,
             unseen_reads: 0,
@@ -79,9 +82,14 @@ impl Peers {
         self.members.others().chain(self.candidates.keys().copied())
     }
 
-    /// Whether there are any.
+    /// Whether there are any, or will be no more in a moment.
     pub(super) fn has_others(&self) -> bool {
-        self.others().next().is_some()
+        self.others().next().is_some() || !self.leaving.is_empty()
+    }
+
+    /// Whether what it runs is looked at before it is gone.
+    pub(super) fn is_leaving(&self, owner: OwnerId) -> bool {
+        self.leaving.contains(&owner)
     }
 
     fn leave_to_others(&mut self, xid: u32) {
@@ -114,7 +122,11 @@ impl State {
         let now = self.world.now();
         if leaving {
             self.peers.candidates.remove(&owner);
+            self.peers.leaving.insert(owner);
+            self.owners.ask(now);
             self.member_gone(owner, "left");
+        } else if self.peers.is_leaving(owner) {
+            // A heartbeat that was on its way when it said so.
         } else if let Some(heard) = self.peers.heard.get_mut(&owner) {
             *heard = now;
         } else if together != self.peers.members.together() {
@@ -128,6 +140,7 @@ impl State {
 
     /// Who lives: candidates become members; members that the last answers say are dead, or that fell silent, are none any more.
     pub(super) fn members_live(&mut self, living: &BTreeSet<OwnerId>) {
+        self.peers.leaving.retain(|owner| living.contains(owner));
         for (owner, (heard, definitions)) in std::mem::take(&mut self.peers.candidates) {
             if living.contains(&owner) && self.peers.members.join(owner, definitions) {
                 tracing::info!(%owner, "another executor works on the table: the rows are shared with it");

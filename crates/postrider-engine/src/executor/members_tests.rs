@@ -146,7 +146,7 @@ fn others_are_asked_after_each_second_and_who_is_alone_asks_nobody() {
     hear(&mut play, OTHER, true);
     let now = play.world.now();
     play.state.owners_mut().asked(now);
-    live(&mut play, &[ME, OTHER]);
+    live(&mut play, &[ME]);
     assert_eq!(play.state.owners_mut().until_ask(now), None);
 }
 
@@ -278,6 +278,53 @@ fn a_row_that_waits_by_our_own_outcome_stays_ours_where_its_claim_is_lost() {
     play.state.resolve(&keys, Reading { rows, snapshot: Snapshot::parse("100:100:").unwrap() });
     join(&mut play);
     assert_eq!(play.state.rows.len(), 100);
+}
+
+/// While it ends its calls nobody hears of their outcomes, with those out of the log.
+#[test]
+fn what_an_executor_that_leaves_puts_back_is_begun_with_before_it_has_ended() {
+    let mut play = play();
+    join(&mut play);
+    hear(&mut play, OTHER, true);
+    let lease_until = Some(play.world.now().after(Duration::from_secs(600)));
+    let (state, lease_owner) = (StageState::Running, Some(OTHER));
+    let running = |number| WorkVersion { state, fence: 1, lease_owner, lease_until, ..pending(number) };
+    (0..2).for_each(|number| play.state.observe_version(running(number), 0));
+    let (keys, snapshot) = (vec![running(0).key, running(1).key], Snapshot::parse("100:100:").unwrap());
+    let look = |play: &mut Play, rows: Vec<WorkVersion>| {
+        let span = play.state.owners_mut().until_ask(play.world.now()).expect("it is not gone yet");
+        assert!(span <= Duration::from_secs(1), "{span:?}");
+        after(play, span);
+        live(play, &[ME, OTHER]);
+        assert_eq!(play.state.next_reads(), keys);
+        play.state.resolve(&keys, Reading { rows, snapshot: snapshot.clone() });
+        claimed(play)
+    };
+    for _ in 0..3 {
+        assert_eq!(look(&mut play, vec![running(0), running(1)]), 0, "they run");
+    }
+    let now = play.world.now();
+    assert_eq!(look(&mut play, vec![to_be_tried_again(0, now), running(1)]), 1);
+    assert_eq!(play.state.telemetry.claims_lost.get(), 0, "it was given to us");
+    // It is gone without the second row's outcome.
+    for _ in 0..2 {
+        let now = play.world.now();
+        play.state.owners_mut().asked(now);
+        live(&mut play, &[ME]);
+    }
+    assert_eq!(claimed(&mut play), 1);
+    assert_eq!(play.state.owners_mut().until_ask(play.world.now()), None);
+}
+
+/// A heartbeat of it that was on its way may come after its last word.
+#[test]
+fn who_left_does_not_come_back() {
+    let mut play = play();
+    join(&mut play);
+    hear(&mut play, OTHER, true);
+    hear(&mut play, OTHER, false);
+    live(&mut play, &[ME, OTHER]);
+    assert_eq!(play.state.telemetry.executors.get(), 1);
 }
 
 /// What another executor runs may be long under way; only its lease, or its death, makes it ours.

@@ -1,6 +1,6 @@
 //! Which other executors live: when to ask, and what the answer means for the rows that they run.
 
-use super::rows::{Phase, Take};
+use super::rows::{Doubt, Phase, Take};
 use super::state::State;
 use postrider_core::time::Timestamp;
 use postrider_core::work::{OwnerId, WorkKey};
@@ -87,6 +87,10 @@ impl State {
             match self.rows.row(&key).map(|row| &row.phase) {
                 Some(Phase::Timed(..)) if dead.contains(&owner) => {
                     self.rows.set(&key, Phase::Due(Take::Over(Some(owner))));
+                }
+                Some(Phase::Timed(_, take)) if self.settings.quiet && self.peers.is_leaving(owner) => {
+                    let take = *take;
+                    self.doubt(&key, Doubt::Leaving(take));
                 }
                 Some(Phase::Timed(..)) => remains = true,
                 // It waits for a slot; its owner counts as dead until it is claimed.

@@ -41,6 +41,7 @@ impl State {
             match doubt {
                 Doubt::Claim(take) => self.resolve_claim(key, take, version, visible),
                 Doubt::Checkpoint { checkpoint, refused } => self.resolve_checkpoint(*checkpoint, refused, version),
+                Doubt::Leaving(take) => self.resolve_leaving(key, take, version, visible),
                 Doubt::Stale => self.resolve_stale(key, version),
                 Doubt::Call(ended) => self.resolve_call(&ended.0, ended.1, version),
             }
@@ -70,6 +71,16 @@ impl State {
             }
             Some(version) => self.renew(version),
             None => self.forget(key),
+        }
+    }
+
+    /// Another executor has the row, or had it: as it is now it is observed anew.
+    fn resolve_leaving(&mut self, key: &WorkKey, take: Take, version: Option<WorkVersion>, visible: bool) {
+        let Some(seen) = self.rows.row(key).map(|row| row.rank) else { return };
+        match version {
+            Some(version) if visible || Rank::of(&version) >= seen => self.renew(version),
+            None if visible => self.forget(key),
+            _ => self.miss(key, take, true),
         }
     }
 

@@ -88,6 +88,8 @@ pub(crate) enum Doubt {
     Claim(Take),
     /// A checkpoint's guard did not hold (`refused`), or its reply was lost.
     Checkpoint { checkpoint: Box<Checkpoint>, refused: bool },
+    /// Who runs it leaves, and nobody hears of its outcome.
+    Leaving(Take),
     /// The receiver said that our fence is old.
     Stale,
     /// The call of a stage ended whose receiver moves the row on itself: the row has the first word.
