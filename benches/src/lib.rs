@@ -28,6 +28,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use xtask::error::{Error, Result};
 
+/// That of `postrider`, for the sides that are processes of the bench's own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A bench: what may be typed after its name, and what it then does.
 pub trait Bench: Parser {
     /// Runs it to its end and prints its figures.

@@ -18,6 +18,10 @@ mod wiring;
 use clap::Parser;
 use std::process::ExitCode;
 
+/// Rows, claims and calls are many small pieces that come and go in batches, which the system's allocator is slow at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     cli::Arguments::parse().obey()
 }
