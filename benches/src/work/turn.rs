@@ -219,8 +219,8 @@ async fn fill(server: &Server, side: Side, load: Load) -> Result<()> {
 /// Submits all rows of a turn in one transaction.
 pub(crate) async fn insert(server: &Server, side: Side, load: Load) -> Result<()> {
     let insert = format!(
-        "INSERT INTO {schema}.pending_work (group_id, quote_id, stage, payload, created_at)
-         SELECT left(md5((i / {GROUP_ROWS})::text), 12), lpad(i::text, 8, '0'), 'STAGE_1', '{{\"premium\": 100.50}}',
+        "INSERT INTO {schema}.pending_work (group_id, quote_id, stage, definition, payload, created_at)
+         SELECT left(md5((i / {GROUP_ROWS})::text), 12), lpad(i::text, 8, '0'), 'STAGE_1', 'quoting@1', '{{\"premium\": 100.50}}',
              now() - ({rows} - i) * interval '1 ms'
          FROM generate_series(1, {rows}) AS i",
         schema = side.schema(),

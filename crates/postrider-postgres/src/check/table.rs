@@ -334,7 +334,7 @@ impl Facts {
                     "The table {name} has fillfactor {}: a burst of updates finds no room on its pages.",
                     self.fillfactor
                 ),
-                format!("ALTER TABLE {name} SET (fillfactor = 50); new pages then keep half their room."),
+                format!("ALTER TABLE {name} SET (fillfactor = 45); new pages then keep room for that."),
             ));
         }
         findings

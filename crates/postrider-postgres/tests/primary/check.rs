@@ -223,7 +223,7 @@ async fn a_role_without_rights_is_told_which() {
     ready.remove().await;
     expect![[r#"
         error Our role may not use replication.
-        error Our role lacks the privilege UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "closed_at", "last_error", "definition", "updated_at") on "public"."pending_work".
+        error Our role lacks the privilege UPDATE ("updated_at", "next_attempt_at", "lease_until", "closed_at", "attempt_count", "deferral_count", "stage", "stage_state", "lease_owner", "request_hash", "last_error", "definition") on "public"."pending_work".
         error Our role may not use the schema postrider.
         error Our role lacks the privilege SELECT, INSERT, DELETE on postrider.work_history.
         error Our role lacks the privilege SELECT on postrider.operator_actions.
@@ -299,7 +299,7 @@ async fn a_role_that_could_not_claim_is_refused_at_the_start_and_told_what_to_gr
         async || PgWorkTable::open(options.clone(), &canonical_mapping(), &WorkTableSettings::new(OwnerId(1))).await;
     let refused = open().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Privilege, "{}", refused.report());
-    for word in ["the schema of", "privilege SELECT on", "privilege UPDATE (\"stage\",", "pg_logical_emit_message("] {
+    for word in ["the schema of", "privilege SELECT on", "privilege UPDATE (\"fence\",", "pg_logical_emit_message("] {
         assert!(refused.detail().unwrap().contains(word), "{word}: {}", refused.report());
     }
     let lacking = async || {

@@ -273,7 +273,7 @@ async fn each_way_in_asks_for_what_it_uses_and_for_nothing_more() {
           GRANT INSERT ON postrider.operator_actions TO "ROLE";
           GRANT SELECT, INSERT, DELETE ON postrider.pauses TO "ROLE";
         Order: GRANT SELECT ON "public"."pending_work" TO "ROLE";
-          GRANT UPDATE ("stage", "stage_state", "attempt_count", "deferral_count", "fence", "next_attempt_at", "lease_until", "lease_owner", "request_hash", "closed_at", "last_error", "definition", "updated_at") ON "public"."pending_work" TO "ROLE";
+          GRANT UPDATE ("fence", "updated_at", "next_attempt_at", "lease_until", "closed_at", "attempt_count", "deferral_count", "stage", "stage_state", "lease_owner", "request_hash", "last_error", "definition") ON "public"."pending_work" TO "ROLE";
           GRANT USAGE ON SCHEMA postrider TO "ROLE";
           GRANT SELECT, INSERT ON postrider.operator_actions TO "ROLE";
           GRANT SELECT, INSERT ON postrider.work_history TO "ROLE";
