@@ -43,7 +43,7 @@ struct Options {
     #[arg(long, default_value_t = 4)]
     stages: u32,
     /// Calls of one stage that each executor may have in flight at once.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 2_000)]
     concurrency: u32,
 }
 

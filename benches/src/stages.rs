@@ -36,7 +36,7 @@ struct Options {
     #[arg(long, default_value_t = 50_000)]
     rows: u64,
     /// Calls of one stage that ours may have in flight at once; the poller has four batches of 200.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 2_000)]
     concurrency: u32,
     /// Only the case of this name.
     #[arg(long)]

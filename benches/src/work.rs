@@ -42,7 +42,7 @@ pub(crate) struct Load {
     #[arg(long)]
     pub(crate) history: bool,
     /// Calls of one stage that may be in flight at once, for who can bound them.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 2_000)]
     pub(crate) concurrency: u32,
     /// How long a call takes, in milliseconds.
     #[arg(long, default_value_t = 0)]

@@ -178,10 +178,11 @@ fn read_claimed(row: &Row) -> Result<Claimed> {
         deferrals: 0,
         epoch: number(epoch)?,
         definition: row.get::<_, Option<&str>>(6).map(DefinitionName::new),
-        payload: row.get(7),
+        payload: row.get::<_, &str>(7).into(),
         was_sent: false,
         key_expired: None,
         payload_changed: false,
+        version: None,
     };
     Ok(Claimed { claim, claimed_at: row.get(8) })
 }

@@ -114,10 +114,11 @@ mod tests {
             deferrals: 0,
             epoch: 1,
             definition: None,
-            payload: payload.to_owned(),
+            payload: payload.into(),
             was_sent: true,
             key_expired: None,
             payload_changed: false,
+            version: None,
         }
     }
 

@@ -466,13 +466,25 @@ pub struct Claim {
     /// The workflow's definition, if the row has one.
     pub definition: Option<DefinitionName>,
     /// The payload's text as the server renders it; `null` where the column is NULL.
-    pub payload: String,
+    pub payload: Arc<str>,
     /// A request for this stage and epoch may have left before.
     pub was_sent: bool,
     /// Since when, where that is longer than the receiver keeps the key, as the server writes times.
     pub key_expired: Option<String>,
     /// The payload's hash differs from the one written at the first attempt of this stage and epoch.
     pub payload_changed: bool,
+    /// The version that it wrote, where the table tells versions apart.
+    pub version: Option<RowVersion>,
+}
+
+/// Which version of a row that is: two are never the same. The table that gave it understands it, and nobody else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowVersion {
+    /// The transaction that wrote it.
+    pub xid: u32,
+    /// Where in the table it lies: page, and place on the page.
+    pub place: (u32, u16),
+    pub written_at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -484,6 +496,8 @@ pub struct Checkpoint {
     /// The HTTP status that was answered, if one was: for the history alone.
     pub status: Option<u16>,
     pub transition: Transition,
+    /// The claim that this is the end of, where it is still known: while the row is the version that the claim wrote, nothing of it need be read.
+    pub claim: Option<Arc<Claim>>,
 }
 
 /// What a checkpoint writes. Times are spans after the server's `now()`.

@@ -28,7 +28,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            statement_rows_max: 250,
+            statement_rows_max: 500,
             batch_events_max: 250,
             batch_bytes_max: 1024 * 1024,
             breaker: BreakerSettings {

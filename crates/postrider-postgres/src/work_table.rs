@@ -11,11 +11,13 @@ mod claim;
 pub(crate) mod expiry;
 pub(crate) mod guarded;
 pub(crate) mod history;
+mod known;
 pub(crate) mod layout;
 mod open_rows;
 mod owners;
 pub(crate) mod pauses;
 mod read;
+mod row_version;
 mod taking;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,11 +40,11 @@ use crate::objects::written_columns;
 use crate::options::ConnectOptions;
 use crate::states;
 use crate::store::{OPERATOR_ACTIONS, PAUSES, WORK_HISTORY};
+use checkpoint::CheckpointStatements;
 use claim::ClaimStatements;
 use layout::Layout;
 use open_rows::SnapshotPages;
 use owners::OwnerLock;
-use taking::TakingStatement;
 
 /// What a writing session is told first. A claim must be durable before its request leaves, else a crash of the server issues the
 /// same fence twice; `remote_apply` is stricter and stays. Every statement reaches its rows by the key, so plans are made once
@@ -110,7 +112,7 @@ pub struct PgWorkTable {
     options: ConnectOptions,
     layout: Arc<Layout>,
     claim: ClaimStatements,
-    checkpoint: TakingStatement,
+    checkpoint: CheckpointStatements,
     read: Arc<str>,
     /// `None` where there is no history.
     purge: Option<Arc<str>>,
@@ -147,7 +149,7 @@ impl PgWorkTable {
         let owner_lock = OwnerLock::take(options.clone(), settings.owner).await?;
         Ok(PgWorkTable {
             claim: ClaimStatements::new(&layout),
-            checkpoint: checkpoint::statements(&layout),
+            checkpoint: CheckpointStatements::new(&layout),
             read: read::statement(&layout),
             purge: settings.history.then(|| history::purge_statement(&layout)),
             claims: Sessions::new(&options),

@@ -558,6 +558,7 @@ impl World<'_> {
             fence: if has(Mistake::CheckpointIgnoresFence) { version.fence } else { outcome.fence },
             status: None,
             transition: transition.clone(),
+            claim: None,
         };
         let judged = WorkVersion {
             lease_owner: if has(Mistake::CheckpointIgnoresOwner) { Some(me) } else { version.lease_owner },

@@ -47,7 +47,7 @@ async fn claims_are_guarded(fixture: &dyn Fixture) {
     let key = submitted(fixture, "claim").await;
     let first = claimed(fixture, &key, 0).await.expect("a new row is due");
     assert_eq!((first.fence, first.attempt, first.epoch, first.payload_changed), (1, 1, 0, false));
-    assert_eq!(first.payload, "{\"n\": 1}");
+    assert_eq!(&*first.payload, "{\"n\": 1}");
     assert_eq!(first.definition, Some(DefinitionName::new(DEFINITION)), "a row without a definition gets one");
     let row = row(fixture, &key).await;
     assert_eq!((row.state, row.fence, row.attempt_count), (StageState::Running, 1, 1));
@@ -282,7 +282,7 @@ async fn claimed(fixture: &dyn Fixture, key: &WorkKey, seen_fence: i64) -> Optio
 }
 
 fn checkpoint(key: &WorkKey, fence: i64, transition: Transition) -> Checkpoint {
-    Checkpoint { key: key.clone(), stage: StageName::new(STAGE), fence, status: None, transition }
+    Checkpoint { key: key.clone(), stage: StageName::new(STAGE), fence, status: None, transition, claim: None }
 }
 
 async fn write(fixture: &dyn Fixture, checkpoint: &Checkpoint) -> Vec<CheckpointReply> {

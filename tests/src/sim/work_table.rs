@@ -285,10 +285,11 @@ fn claim_of(stored: &Stored, payload_changed: bool) -> Claim {
         deferrals: row.deferral_count,
         epoch: row.epoch,
         definition: row.definition.clone(),
-        payload: stored.payload.to_string(),
+        payload: stored.payload.to_string().into(),
         was_sent: false,
         key_expired: None,
         payload_changed,
+        version: None,
     }
 }
 

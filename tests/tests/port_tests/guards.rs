@@ -2,11 +2,12 @@
 
 use super::real::needs_postgres::{Work, work};
 use postrider_core::guard::{self, HashAfter};
-use postrider_core::ports::{Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Transition};
+use postrider_core::ports::{Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, RowVersion, Transition};
 use postrider_core::time::Timestamp;
 use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use postrider_tests::port_tests::work_table::Fixture;
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 const ROWS: usize = 1_500;
@@ -66,7 +67,11 @@ mod needs_postgres {
         let work = work().await;
         let before = generated(&work, &mut fastrand).await;
         let hashes = hashes(&work).await;
-        let checkpoints: Vec<Checkpoint> = before.values().map(|row| checkpoint(row, &mut fastrand)).collect();
+        let versions = versions(&work).await;
+        let mut checkpoints: Vec<Checkpoint> = before.values().map(|row| checkpoint(row, &mut fastrand)).collect();
+        for (checkpoint, row) in checkpoints.iter_mut().zip(before.values()) {
+            checkpoint.claim = claim(row, versions[&row.key], hashes[&row.key], &mut fastrand).map(Arc::new);
+        }
         let earliest = server_now(&work).await;
         let replies = work.table().checkpoint(work.owner(), &checkpoints).await.unwrap();
         let latest = server_now(&work).await;
@@ -149,6 +154,7 @@ fn checkpoint(row: &WorkVersion, random: &mut fastrand::Rng) -> Checkpoint {
         fence: near_fence(row, random),
         status: None,
         transition,
+        claim: None,
     }
 }
 
@@ -220,6 +226,46 @@ async fn hashes(work: &Work) -> BTreeMap<WorkKey, Hash> {
         (false, _) => Hash::Other,
     };
     rows.iter().map(|row| (WorkKey::new([row.get::<_, String>(0), row.get(1)]), hash(row))).collect()
+}
+
+/// The claim that such a row may be of, now and then with a version that it has no more. A claim leaves a hash.
+fn claim(row: &WorkVersion, version: RowVersion, hash: Hash, random: &mut fastrand::Rng) -> Option<Claim> {
+    if hash == Hash::None || random.u8(0..4) == 0 {
+        return None;
+    }
+    let RowVersion { xid, place: (page, place), .. } = version;
+    let version = match random.u8(0..8) {
+        0 => RowVersion { xid: xid - 1, ..version },
+        1 => RowVersion { place: (page, place + 1), ..version },
+        _ => version,
+    };
+    Some(Claim {
+        key: row.key.clone(),
+        stage: row.stage.clone(),
+        fence: row.fence,
+        attempt: row.attempt_count,
+        deferrals: row.deferral_count,
+        epoch: row.epoch,
+        definition: row.definition.clone(),
+        payload: "{\"n\": 1}".into(),
+        was_sent: false,
+        key_expired: None,
+        payload_changed: hash == Hash::Other,
+        version: Some(version),
+    })
+}
+
+async fn versions(work: &Work) -> BTreeMap<WorkKey, RowVersion> {
+    let sql = "SELECT group_id, quote_id, xmin::text::int8, (ctid::text::point)[0]::int8, (ctid::text::point)[1]::int8, \
+               (extract(epoch FROM updated_at) * 1000000)::int8 FROM pending_work";
+    let rows = work.server.client.query(sql, &[]).await.unwrap();
+    let version = |row: &tokio_postgres::Row| {
+        let number = |column| row.get::<_, i64>(column);
+        let place = (u32::try_from(number(3)).unwrap(), u16::try_from(number(4)).unwrap());
+        let version = RowVersion { xid: u32::try_from(number(2)).unwrap(), place, written_at: Timestamp(number(5)) };
+        (WorkKey::new([row.get::<_, String>(0), row.get(1)]), version)
+    };
+    rows.iter().map(version).collect()
 }
 
 async fn server_now(work: &Work) -> Timestamp {

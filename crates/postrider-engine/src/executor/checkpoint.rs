@@ -29,13 +29,13 @@ impl State {
                 debug_assert!(false, "a row waits for its checkpoint until it is written");
                 continue;
             };
-            let (step, fence, status) = (row.step.clone(), row.rank.fence(), row.status);
+            let (step, fence, status, claim) = (row.step.clone(), row.rank.fence(), row.status, row.claim.take());
             let transition = match *ending {
                 Ending::Done(Next::Stage(next)) => self.go_on(Step { stage: next, ..step.clone() }, &key),
                 Ending::Done(Next::End) => Transition::Finish,
                 Ending::Other(transition) => transition,
             };
-            checkpoints.push(Checkpoint { key, stage: step.stage, fence, status, transition });
+            checkpoints.push(Checkpoint { key, stage: step.stage, fence, status, transition, claim });
         }
         checkpoints
     }

@@ -269,10 +269,11 @@ impl Play {
             deferrals: 0,
             epoch: 0,
             definition: self.found.get(&(key.clone(), stage.clone())).cloned().or(definition),
-            payload: "{}".to_owned(),
+            payload: "{}".into(),
             was_sent: false,
             key_expired: None,
             payload_changed: false,
+            version: None,
         }
     }
 }

@@ -6,12 +6,13 @@ use crate::settings::WorkSettings;
 use postrider_core::breaker::Era;
 use postrider_core::judge::Verdict;
 use postrider_core::observe::Rank;
-use postrider_core::ports::{Checkpoint, Transition};
+use postrider_core::ports::{Checkpoint, Claim, Transition};
 use postrider_core::stage::{Next, Step};
 use postrider_core::time::Timestamp;
 use postrider_core::work::{OwnerId, WorkKey, WorkVersion};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// One row.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) struct Row {
     pub(crate) gone: bool,
     /// The HTTP status that the last call was answered with, if it was.
     pub(crate) status: Option<u16>,
+    /// The claim that it is ours by, until its checkpoint is written.
+    pub(crate) claim: Option<Arc<Claim>>,
     /// Its number in the queue, while it is due.
     seat: u64,
     /// Its newest version is our own outcome, and the log shows that to nobody.
@@ -129,6 +132,7 @@ impl Row {
             era: Era::default(),
             gone: false,
             status: None,
+            claim: None,
             seat: 0,
             own: false,
             newest: None,

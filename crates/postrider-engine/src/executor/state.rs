@@ -39,6 +39,9 @@ const UNSEEN_TRIES_AT_ONCE: u32 = 2;
 /// So many reasons for parked rows are shown in the status; the metrics count all.
 const REFUSALS_SHOWN: usize = 20;
 
+/// A claim with a larger payload is not kept while its request is on the way: the request holds the payload already.
+const KEPT_PAYLOAD_BYTES_MAX: usize = 64 << 10;
+
 #[derive(Debug)]
 pub(crate) struct State {
     pub(super) settings: WorkSettings,
@@ -168,6 +171,8 @@ impl State {
     pub(super) fn begin_call(&mut self, claim: Claim) {
         let Some(row) = self.rows.row_mut(&claim.key) else { return };
         row.status = None;
+        let claim = Arc::new(claim);
+        row.claim = (claim.payload.len() <= KEPT_PAYLOAD_BYTES_MAX).then(|| Arc::clone(&claim));
         let (step, era) = (row.step.clone(), row.era);
         let (key_names, now) = (&self.settings.key_names, self.clock.now());
         let call = match self.settings.definitions.policy(&step) {

@@ -10,11 +10,13 @@ use postrider_core::ports::{Checkpoint, CheckpointReply, Claim, Transition};
 use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState};
 use tokio_postgres::Row;
 
-use super::asked::{Asked, Columns, Shape};
+use super::asked::{Asked, Columns, Shape, Statement};
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
 use super::history::{self, Told};
+use super::known;
 use super::layout::{Layout, assignments, micros};
+use super::row_version;
 use super::taking::{Parts, Taking, TakingStatement};
 use crate::client::Connection;
 
@@ -38,21 +40,25 @@ const ALIKE: [(&str, &str); 10] = [
 /// So many of them there are without the history.
 const UNTOLD: usize = 8;
 
+/// What the history is told of a call.
+pub(super) const TOLD_OF_CALL: Told<'_> =
+    Told { outcome: "asked.outcome", reason: "asked.reason", http_status: "asked.http_status" };
+
 /// A transition as numbers and texts for the statement.
-struct Written<'a> {
+pub(super) struct Written<'a> {
     /// The stage the row goes to; its counters then start at zero.
-    next: Option<&'a StageName>,
-    state: StageState,
-    attempts_more: i64,
-    deferrals_more: i64,
-    after: Option<Duration>,
+    pub(super) next: Option<&'a StageName>,
+    pub(super) state: StageState,
+    pub(super) attempts_more: i64,
+    pub(super) deferrals_more: i64,
+    pub(super) after: Option<Duration>,
     /// Set where the next stage is claimed at once.
-    lease: Option<Duration>,
-    reason: Option<&'a str>,
+    pub(super) lease: Option<Duration>,
+    pub(super) reason: Option<&'a str>,
 }
 
 impl Written<'_> {
-    fn of(transition: &Transition) -> Written<'_> {
+    pub(super) fn of(transition: &Transition) -> Written<'_> {
         let state = |state| Written {
             next: None,
             state,
@@ -86,8 +92,21 @@ impl Written<'_> {
 }
 
 /// The statements for a table.
-pub(super) fn statements(layout: &Layout) -> TakingStatement {
-    TakingStatement::new(|taking, shape| statement(layout, taking, shape))
+#[derive(Debug)]
+pub(super) struct CheckpointStatements {
+    /// For rows that are as their claims left them.
+    known: Statement,
+    /// For the rest.
+    taking: TakingStatement,
+}
+
+impl CheckpointStatements {
+    pub(super) fn new(layout: &Layout) -> CheckpointStatements {
+        CheckpointStatements {
+            known: known::statements(layout),
+            taking: TakingStatement::new(|taking, shape| statement(layout, taking, shape)),
+        }
+    }
 }
 
 /// Parameters: the key columns, those of [`columns`], the owner's text.
@@ -100,33 +119,38 @@ fn statement(layout: &Layout, taking: Taking, shape: Shape) -> String {
             layout.payload_text(),
             if layout.history { history::before(layout) } else { String::new() }
         ),
-        guard: guard(layout),
+        guard: guard(layout, columns(layout).len()),
         change: change(layout),
     };
     let (held, update) = taking.statement(layout, &parts);
     let mut reply = vec!["asked.ord".to_owned()];
     reply.extend(layout.claim_columns());
+    reply.extend(row_version::columns(layout));
     if !layout.history {
         return format!("{held} {update} RETURNING {}", reply.join(", "));
     }
-    let told = Told { outcome: "asked.outcome", reason: "asked.reason", http_status: "asked.http_status" };
-    held + &history::finish(layout, &update, &reply, &told, "true")
+    held + &history::finish(layout, &update, &reply, &TOLD_OF_CALL, "true")
 }
 
 /// Writes what the guard allows, and answers for what it wrote. A chained claim that cannot be read is missing from the answers.
 pub(super) async fn checkpoint<'a>(
     connection: &Connection,
-    statement: &TakingStatement,
+    statements: &CheckpointStatements,
     layout: &'a Layout,
     owner: OwnerId,
     checkpoints: &'a [Checkpoint],
 ) -> Result<Vec<CheckpointReply>> {
     let checkpoints = guarded::in_key_order(checkpoints, |checkpoint| &checkpoint.key);
+    let (mut replies, left) = known::write(connection, &statements.known, layout, owner, checkpoints).await?;
+    if left.is_empty() {
+        return Ok(replies);
+    }
     let parameters = |checkpoints: &[&'a Checkpoint]| asked(layout, owner, checkpoints);
-    let rows = statement.run(connection, &checkpoints, parameters).await?;
+    // Where it fails, what the known ones wrote is read anew with the rest.
+    let rows = statements.taking.run(connection, &left, parameters).await?;
     let mut left_out = LeftOut::default();
-    let replies =
-        rows.iter().filter_map(|(checkpoint, row)| left_out.sort(read_reply(layout, checkpoint, row))).collect();
+    let others = rows.iter().filter_map(|(checkpoint, row)| left_out.sort(read_reply(layout, checkpoint, row)));
+    replies.extend(others);
     left_out.report();
     Ok(replies)
 }
@@ -156,7 +180,7 @@ fn asked<'a>(layout: &'a Layout, owner: OwnerId, checkpoints: &[&'a Checkpoint])
 }
 
 /// The word of the history for the end of an attempt.
-fn outcome(transition: &Transition) -> &'static str {
+pub(super) fn outcome(transition: &Transition) -> &'static str {
     match transition {
         Transition::Advance { .. } | Transition::Chain { .. } | Transition::Finish => "done",
         Transition::Retry { .. } => "retry",
@@ -167,8 +191,9 @@ fn outcome(transition: &Transition) -> &'static str {
     }
 }
 
-fn guard(layout: &Layout) -> String {
-    let number = layout.key.len() + columns(layout).len() + 1;
+/// The guard of a checkpoint (`docs/stage-protocol.md`). The owner's text is the parameter behind so many columns of `asked`.
+pub(super) fn guard(layout: &Layout, columns: usize) -> String {
+    let number = layout.key.len() + columns + 1;
     // Where no owner is written, the fence alone says whose claim it is.
     let owner = match layout.lease_owner.is_there() {
         true => format!("t.{} = ${number}::text", layout.lease_owner.name),
@@ -234,9 +259,10 @@ fn read_reply<'a>(layout: &'a Layout, checkpoint: &Checkpoint, row: &Row) -> Res
         deferrals: cells.take_count(&layout.deferral_count)?,
         epoch: cells.take_count(&layout.epoch)?,
         definition: cells.take::<Option<&str>>(&layout.definition)?.map(DefinitionName::new),
-        payload: cells.take(&layout.payload)?,
+        payload: cells.take::<&str>(&layout.payload)?.into(),
         was_sent: false,
         key_expired: None,
         payload_changed: false,
+        version: Some(row_version::read(layout, &mut cells)?),
     }))
 }

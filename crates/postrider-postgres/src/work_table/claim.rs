@@ -13,6 +13,7 @@ use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
 use super::history::{self, Told};
 use super::layout::{Layout, assignments, micros};
+use super::row_version;
 use super::taking::{Parts, Taking, TakingStatement};
 use crate::client::Connection;
 
@@ -209,6 +210,7 @@ fn reply(layout: &Layout) -> Vec<String> {
         "asked.known_hash IS NOT NULL AND asked.known_hash <> sha256(convert_to(asked.payload_text, 'UTF8'))"
             .to_owned(),
     );
+    columns.extend(row_version::columns(layout));
     columns
 }
 
@@ -229,10 +231,11 @@ fn read_reply<'a>(layout: &'a Layout, request: &ClaimRequest, row: &Row) -> Resu
         deferrals: cells.take_count(&layout.deferral_count)?,
         epoch: cells.take_count(&layout.epoch)?,
         definition: cells.take::<Option<&str>>(&layout.definition)?.map(|found| definition(found, request)),
-        payload: cells.take(&layout.payload)?,
+        payload: cells.take::<&str>(&layout.payload)?.into(),
         was_sent: cells.take(&layout.request_hash)?,
         key_expired: None,
         payload_changed: cells.take(&layout.request_hash)?,
+        version: Some(row_version::read(layout, &mut cells)?),
     }))
 }
 

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::route::WorkMapping;
 use postrider_core::time::Timestamp;
 use postrider_core::work::{DefinitionName, OwnerId, StageName, StageState, StateWords, WorkKey, WorkVersion};
 use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use super::asked::{Columns, Shape};
 use super::cells::{Cells, Unreadable};
@@ -309,8 +310,8 @@ fn read_owner(text: &str) -> Option<OwnerId> {
 }
 
 /// A `timestamptz` in its binary form: microseconds since 2000-01-01 UTC.
-#[derive(Debug, Clone, Copy)]
-struct Micros(Timestamp);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Micros(pub(super) Timestamp);
 
 impl<'a> FromSql<'a> for Micros {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
@@ -320,4 +321,17 @@ impl<'a> FromSql<'a> for Micros {
     fn accepts(kind: &Type) -> bool {
         *kind == Type::TIMESTAMPTZ
     }
+}
+
+impl ToSql for Micros {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        postgres_protocol::types::timestamp_to_sql(self.0.to_postgres_micros(), out);
+        Ok(IsNull::No)
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::TIMESTAMPTZ
+    }
+
+    to_sql_checked!();
 }

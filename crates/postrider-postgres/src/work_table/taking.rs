@@ -17,7 +17,7 @@ use crate::client::Connection;
 
 /// Nobody holds this version of the row `t`, as far as its `xmax` tells: nobody ever locked it, or only who had ended before the oldest
 /// transaction that ran when our snapshot was taken. A number that may stand for several lockers together says nothing.
-const IS_FREE: &str = "(t.xmax = 0 OR (mxid_age(t.xmax) < 0 \
+pub(super) const IS_FREE: &str = "(t.xmax = 0 OR (mxid_age(t.xmax) < 0 \
      AND age(t.xmax) > (SELECT age(pg_snapshot_xmin(pg_current_snapshot())::xid))))";
 
 /// Which rows a statement takes.

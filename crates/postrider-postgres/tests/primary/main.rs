@@ -7,6 +7,7 @@ mod database;
 mod expiry;
 mod heartbeat;
 mod history;
+mod known;
 mod left_out;
 mod mapped;
 mod operator;

@@ -107,7 +107,7 @@ async fn a_table_with_words_of_its_own_and_no_column_more_than_it_needs_lives_th
     let write = async |claim: &Claim, transition| table.checkpoint(ONE, &[outcome(claim, transition)]).await.unwrap();
 
     let claim = one(9, 0).await.unwrap();
-    assert_eq!((claim.payload.as_str(), claim.deferrals, claim.epoch, &claim.definition), ("null", 0, 0, &None));
+    assert_eq!((&*claim.payload, claim.deferrals, claim.epoch, &claim.definition), ("null", 0, 0, &None));
     assert_eq!(row(9).await, "PRICING IN_PROGRESS 1 1 t");
     let defer = Transition::Defer { after: Duration::ZERO, reason: "DOWN".to_owned(), counted: false };
     write(&claim, defer).await;

@@ -1,6 +1,7 @@
 //! The work table's port on a real server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::database::{Database, canonical_mapping, eventually};
@@ -37,7 +38,13 @@ fn take_over(key: WorkKey, seen_fence: i64) -> ClaimRequest {
 }
 
 pub(crate) fn outcome(claim: &Claim, transition: Transition) -> Checkpoint {
-    Checkpoint { key: claim.key.clone(), stage: claim.stage.clone(), fence: claim.fence, status: Some(200), transition }
+    let Claim { key, stage, fence, .. } = claim.clone();
+    Checkpoint { key, stage, fence, status: Some(200), transition, claim: Some(Arc::new(claim.clone())) }
+}
+
+/// As by who knows nothing of the claim but what its guard asks for.
+pub(crate) fn outcome_alone(claim: &Claim, transition: Transition) -> Checkpoint {
+    Checkpoint { claim: None, ..outcome(claim, transition) }
 }
 
 fn retry() -> Transition {
@@ -111,13 +118,14 @@ async fn a_claim_carries_what_the_request_needs() {
         deferrals: 0,
         epoch: 0,
         definition: Some(DefinitionName::new("quote@1")),
-        payload: r#"{"n": 0}"#.to_owned(),
+        payload: r#"{"n": 0}"#.into(),
         was_sent: false,
         key_expired: None,
         payload_changed: false,
+        version: claims[0].version,
     };
     assert_eq!(claims[0], expected);
-    assert_eq!(claims[1].payload, "null");
+    assert_eq!(&*claims[1].payload, "null");
     let version = read_one(&table, 0).await;
     assert_eq!((version.state, version.attempt_count, version.fence), (StageState::Running, 1, 1));
     assert_eq!(version.lease_owner, Some(ONE));
@@ -326,7 +334,8 @@ async fn a_chained_claim_is_a_claim_of_the_next_stage() {
     let chain = Transition::Chain { next: next.clone(), lease: MINUTE };
     let mut replies = table.checkpoint(ONE, &[outcome(&claim, chain)]).await.unwrap();
     let Some(CheckpointReply::Chained(chained)) = replies.pop() else { panic!("a chained claim") };
-    assert_eq!(chained, Claim { stage: next, fence: 2, ..claim.clone() });
+    assert_ne!(chained.version, claim.version);
+    assert_eq!(chained, Claim { stage: next, fence: 2, version: chained.version, ..claim.clone() });
     assert_eq!(table.checkpoint(ONE, &[outcome(&claim, Transition::Finish)]).await.unwrap(), []);
     assert_eq!(table.checkpoint(ONE, &[outcome(&chained, Transition::Finish)]).await.unwrap().len(), 1);
     let version = read_one(&table, 0).await;
@@ -488,6 +497,7 @@ async fn what_became_of_a_lost_reply_is_read() {
         fence: 1,
         status: None,
         transition: Transition::Finish,
+        claim: None,
     };
     assert_eq!(table.checkpoint(ONE, &[adopted]).await.unwrap(), [CheckpointReply::Written { key: key(0) }]);
     assert!(read_one(&table, 0).await.closed);
