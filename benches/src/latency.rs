@@ -483,7 +483,7 @@ async fn install_pollers(server: &Server) -> Result<()> {
         let table = side.table();
         server
             .execute(&format!(
-                "CREATE TABLE {table} (LIKE pending_work INCLUDING DEFAULTS, PRIMARY KEY (group_id, quote_id)) WITH (fillfactor = 50);
+                "CREATE TABLE {table} (LIKE pending_work INCLUDING DEFAULTS, PRIMARY KEY (group_id, quote_id)) WITH (fillfactor = 45);
                  CREATE INDEX ON {table} (created_at) WHERE stage_state IN ('PENDING', 'RETRY')"
             ))
             .await?;

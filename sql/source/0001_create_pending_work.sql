@@ -4,8 +4,8 @@
 -- page is left free, because a burst updates every row of a page at once, a claimed row is wider than a submitted one,
 -- and no index mentions state, stage or time. PostgreSQL counts the columns of an index predicate as indexed, too. So the
 -- only index beside the primary key is predicated on closed_at, which the last transition alone writes. Columns of
--- eight bytes come first, then those of four, then the others, so that no version has gaps for alignment: each update
--- writes the whole version to the log.
+-- eight bytes come first, then those of four, then the others, so that fewer bytes of a version are gaps between them:
+-- each update writes the whole version to the log.
 
 CREATE TABLE IF NOT EXISTS pending_work (
     fence           bigint      NOT NULL DEFAULT 0,

@@ -74,7 +74,7 @@ struct Claimed {
 pub(super) fn tables(schema: &str) -> String {
     format!(
         "CREATE TABLE {schema}.pending_work (LIKE public.pending_work INCLUDING DEFAULTS INCLUDING CONSTRAINTS,
-             PRIMARY KEY (group_id, quote_id)) WITH (fillfactor = 50);
+             PRIMARY KEY (group_id, quote_id)) WITH (fillfactor = 45);
          CREATE INDEX ON {schema}.pending_work (created_at) WHERE stage_state IN ('PENDING', 'RETRY');
          CREATE TABLE {schema}.work_history (LIKE postrider.work_history INCLUDING DEFAULTS INCLUDING INDEXES)"
     )

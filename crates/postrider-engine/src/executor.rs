@@ -20,6 +20,7 @@ mod play;
 mod queue;
 mod resolve;
 mod rows;
+mod settling;
 mod state;
 mod sweep;
 mod timetable;
@@ -204,7 +205,7 @@ impl Loop {
     }
 
     fn start_checkpoint(&mut self) {
-        if !self.flights.checkpoints.has_room(&self.executing.limits, || self.state.settling.len()) {
+        if !self.flights.checkpoints.has_room(&self.executing.limits, || self.state.settling.waiting()) {
             return;
         }
         let checkpoints = self.state.next_checkpoints();

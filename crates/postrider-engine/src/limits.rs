@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Rows in one claim or checkpoint statement.
     pub statement_rows_max: usize,
+    /// A claim with a larger payload is not kept while its request is on the way: the request holds the payload already.
+    pub kept_payload_bytes_max: usize,
     /// Events in one batch for a sink; its position moves at the end of each.
     pub batch_events_max: usize,
     /// Bytes of payload in one batch for a sink.
@@ -29,6 +31,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             statement_rows_max: 500,
+            kept_payload_bytes_max: 64 * 1024,
             batch_events_max: 250,
             batch_bytes_max: 1024 * 1024,
             breaker: BreakerSettings {

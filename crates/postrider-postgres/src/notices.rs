@@ -14,7 +14,7 @@ use crate::objects::{DEFINER, SEARCH_PATH, work_name};
 use crate::quote::{quote_identifier, quote_literal, quote_table};
 
 /// The name of the trigger for rows; that for TRUNCATE has it as its beginning.
-const TRIGGER: &str = "postrider_notice";
+pub(crate) const TRIGGER: &str = "postrider_notice";
 
 /// The statements that make the triggers of a work table, or replace them. They fire for replicated changes, too, and need no privilege
 /// of whoever writes the row.

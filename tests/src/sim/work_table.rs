@@ -9,13 +9,16 @@ use postrider_core::guard::{self, HashAfter};
 use postrider_core::history::{Cause, Record, WorkStep};
 use postrider_core::paused::Paused;
 use postrider_core::ports::{
-    BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, OpenRows, Reading, Transition, WorkTable,
+    BoxFuture, Checkpoint, CheckpointReply, Claim, ClaimReply, ClaimRequest, OpenRows, Reading, RowVersion, Transition,
+    WorkTable,
 };
 use postrider_core::snapshot::Snapshot;
 use postrider_core::stage::Next;
+use postrider_core::time::Timestamp;
 use postrider_core::work::{OwnerId, StageState, WorkKey, WorkVersion};
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::oneshot;
@@ -104,8 +107,25 @@ impl WorkTable for FakeWorkTable {
         owner: OwnerId,
         checkpoints: &'a [Checkpoint],
     ) -> BoxFuture<'a, Result<Vec<CheckpointReply>>> {
-        let statement = checkpoint(self.database.clone(), owner, checkpoints.to_vec());
-        Box::pin(self.send(Point::WorkCheckpoint, statement))
+        let statement = move |checkpoints, of| checkpoint(self.database.clone(), owner, checkpoints, of);
+        let (known, mut left): (Vec<_>, Vec<_>) =
+            checkpoints.iter().cloned().partition(|checkpoint| checkpoint.claim.is_some());
+        Box::pin(async move {
+            let mut replies = Vec::new();
+            if !known.is_empty() {
+                replies = self.send(Point::WorkCheckpoint, statement(known.clone(), Rows::AsClaimed)).await?;
+                left.extend(known.into_iter().filter(|known| !replies.iter().any(|reply| reply.key() == &known.key)));
+            }
+            if left.is_empty() {
+                return Ok(replies);
+            }
+            match self.send(Point::WorkCheckpoint, statement(left, Rows::All)).await {
+                Ok(others) => replies.extend(others),
+                Err(error) if replies.is_empty() => return Err(error),
+                Err(_unanswered) => {}
+            }
+            Ok(replies)
+        })
     }
 
     fn read<'a>(&'a self, keys: &'a [WorkKey]) -> BoxFuture<'a, Result<Reading>> {
@@ -224,11 +244,28 @@ async fn claim(
     replies.collect()
 }
 
-async fn checkpoint(database: Arc<Database>, owner: OwnerId, checkpoints: Vec<Checkpoint>) -> Vec<CheckpointReply> {
+/// Which rows a checkpoint statement writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// Those that are as their claims left them.
+    AsClaimed,
+    All,
+}
+
+async fn checkpoint(
+    database: Arc<Database>,
+    owner: OwnerId,
+    checkpoints: Vec<Checkpoint>,
+    rows: Rows,
+) -> Vec<CheckpointReply> {
     let sim = database.sim.clone();
     let asked = checkpoints.into_iter().map(|checkpoint| (checkpoint.key.clone(), checkpoint)).collect();
     let judge = |stored: &Stored, checkpoint: &Checkpoint| {
         let before = &stored.version;
+        let claim = checkpoint.claim.as_ref().filter(|_| rows == Rows::AsClaimed);
+        if claim.is_some_and(|claim| claim.version != Some(row_version(stored))) {
+            return None;
+        }
         let beside = sim.has(Bug::CheckpointBesideAdvance)
             && checkpoint.stage.as_str() == MOVED_ON
             && guard::has_advanced(before, &checkpoint.stage, checkpoint.fence);
@@ -289,8 +326,16 @@ fn claim_of(stored: &Stored, payload_changed: bool) -> Claim {
         was_sent: false,
         key_expired: None,
         payload_changed,
-        version: None,
+        version: Some(row_version(stored)),
     }
+}
+
+/// A version is what stands in it.
+fn row_version(stored: &Stored) -> RowVersion {
+    let mut content = DefaultHasher::new();
+    (&stored.version.stage, &stored.payload, stored.version.fence, stored.version.attempt_count).hash(&mut content);
+    (stored.version.lease_until, stored.version.state as u8).hash(&mut content);
+    RowVersion { xid: content.finish() as u32, place: (0, 0), written_at: Timestamp::default() }
 }
 
 /// A person closes a row, whatever it is doing; the fence rises, as it does for every writer but the holder.

@@ -22,8 +22,7 @@ impl State {
     pub(crate) fn next_checkpoints(&mut self) -> Vec<Checkpoint> {
         let mut checkpoints = Vec::new();
         let rows_max = if self.settling.is_empty() { 0 } else { self.rows_max() };
-        while checkpoints.len() < rows_max {
-            let Some(key) = self.settling.pop_front() else { break };
+        for key in self.settling.take(rows_max) {
             let Some(row) = self.rows.row_mut(&key) else { continue };
             let Phase::Settling(ending) = std::mem::replace(&mut row.phase, Phase::Writing) else {
                 debug_assert!(false, "a row waits for its checkpoint until it is written");

@@ -237,8 +237,12 @@ impl State {
 
     /// Somebody joined: what waits here and is its to begin with goes, unless nobody else can know that it waits.
     fn leave_what_is_not_mine(&mut self) {
-        let members = &self.peers.members;
-        let waits = |phase: &Phase| matches!(phase, Phase::Due(_) | Phase::Timed(..));
+        let (members, peers) = (&self.peers.members, &self.peers);
+        // What becomes of a row that somebody runs who is leaving, who joins now may not hear.
+        let waits = |phase: &Phase| {
+            matches!(phase, Phase::Due(_) | Phase::Timed(..))
+                && !phase.owner().is_some_and(|owner| peers.is_leaving(owner))
+        };
         let left = self
             .rows
             .keys_where(|key, row| waits(&row.phase) && !row.own && !members.is_mine(key, Some(&row.step.definition)));

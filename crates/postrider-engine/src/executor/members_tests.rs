@@ -280,6 +280,24 @@ fn a_row_that_waits_by_our_own_outcome_stays_ours_where_its_claim_is_lost() {
     assert_eq!(play.state.rows.len(), 100);
 }
 
+/// Who joins came too late to hear that the other leaves.
+#[test]
+fn what_an_executor_that_leaves_runs_is_not_left_to_who_joins_meanwhile() {
+    const THIRD: OwnerId = OwnerId(0x0333);
+    let mut play = plenty();
+    join(&mut play);
+    hear(&mut play, OTHER, true);
+    let lease_until = Some(play.world.now().after(Duration::from_secs(600)));
+    let (state, lease_owner) = (StageState::Running, Some(OTHER));
+    for number in 0..50 {
+        let running = WorkVersion { state, fence: 1, lease_owner, lease_until, ..pending(number) };
+        play.state.observe_version(running, 0);
+    }
+    hear(&mut play, THIRD, false);
+    live(&mut play, &[ME, OTHER, THIRD]);
+    assert_eq!((play.state.telemetry.executors.get(), play.state.rows.len()), (2, 50));
+}
+
 /// While it ends its calls nobody hears of their outcomes, with those out of the log.
 #[test]
 fn what_an_executor_that_leaves_puts_back_is_begun_with_before_it_has_ended() {

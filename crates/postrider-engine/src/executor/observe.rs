@@ -95,7 +95,7 @@ impl State {
         let step = self.settings.definitions.step(version.definition.as_ref(), &version.stage);
         self.rows.put(&version.key, Row::new(rank, step, xid, phase));
         if orphan {
-            self.settling.push_back(version.key);
+            self.queue_outcome(version.key);
         }
     }
 

@@ -155,7 +155,7 @@ impl Row {
 
 impl Phase {
     /// Under whom the row runs, while it is due or waits for its time.
-    fn owner(&self) -> Option<OwnerId> {
+    pub(super) fn owner(&self) -> Option<OwnerId> {
         match self {
             Phase::Due(Take::Over(owner)) | Phase::Timed(_, Take::Over(owner)) => *owner,
             _ => None,

@@ -9,6 +9,7 @@ use super::owners::Owners;
 use super::pace::Pace;
 use super::paused::Pauses;
 use super::rows::{Doubt, Ending, Phase, Row, Rows, Take};
+use super::settling::Settling;
 use super::sweep::Suspects;
 use crate::clock::ServerClock;
 use crate::limits::Limits;
@@ -25,7 +26,7 @@ use postrider_core::shape::ShapeError;
 use postrider_core::stage::{Backoff, StagePolicy, Step};
 use postrider_core::time::Timestamp;
 use postrider_core::work::WorkKey;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,9 +39,6 @@ const UNSEEN_TRIES_AT_ONCE: u32 = 2;
 
 /// So many reasons for parked rows are shown in the status; the metrics count all.
 const REFUSALS_SHOWN: usize = 20;
-
-/// A claim with a larger payload is not kept while its request is on the way: the request holds the payload already.
-const KEPT_PAYLOAD_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -63,7 +61,7 @@ pub(crate) struct State {
     /// Calls in a row that were not sent, by stage.
     pub(super) not_sent: BTreeMap<Step, u32>,
     /// Rows whose outcome waits for a checkpoint, oldest first.
-    pub(super) settling: VecDeque<WorkKey>,
+    pub(super) settling: Settling,
     /// Rows to read, because a statement left their state open.
     pub(super) doubts: BTreeSet<WorkKey>,
     /// Rows that are to be parked by their next claim, each with the fence that it was written under and the reason.
@@ -116,7 +114,7 @@ impl State {
             pauses: Pauses::default(),
             tries: BTreeMap::new(),
             not_sent: BTreeMap::new(),
-            settling: VecDeque::new(),
+            settling: Settling::default(),
             doubts: BTreeSet::new(),
             rows_unfenced: BTreeMap::new(),
             owners: Owners::default(),
@@ -146,8 +144,9 @@ impl State {
 
     /// Rows move on to their queues whose time has come.
     pub(crate) fn fire_timers(&mut self) {
-        let settling = self.rows.fire(self.clock.now());
-        self.settling.extend(settling);
+        for key in self.rows.fire(self.clock.now()) {
+            self.queue_outcome(key);
+        }
     }
 
     /// How long until the next timer of a row, or until an endpoint that rows wait for may be tried again or called once more.
@@ -172,7 +171,7 @@ impl State {
         let Some(row) = self.rows.row_mut(&claim.key) else { return };
         row.status = None;
         let claim = Arc::new(claim);
-        row.claim = (claim.payload.len() <= KEPT_PAYLOAD_BYTES_MAX).then(|| Arc::clone(&claim));
+        row.claim = (claim.payload.len() <= self.limits.kept_payload_bytes_max).then(|| Arc::clone(&claim));
         let (step, era) = (row.step.clone(), row.era);
         let (key_names, now) = (&self.settings.key_names, self.clock.now());
         let call = match self.settings.definitions.policy(&step) {
@@ -206,7 +205,13 @@ impl State {
     /// The row's outcome is known: it waits for the next checkpoint.
     pub(super) fn settle(&mut self, key: &WorkKey, ending: Ending) {
         self.rows.set(key, Phase::Settling(Box::new(ending)));
-        self.settling.push_back(key.clone());
+        self.queue_outcome(key.clone());
+    }
+
+    /// The row waits for a checkpoint.
+    pub(super) fn queue_outcome(&mut self, key: WorkKey) {
+        let knows_claim = self.rows.row(&key).is_some_and(|row| row.claim.is_some());
+        self.settling.push(key, knows_claim);
     }
 
     /// The row's state is open: it waits for the next read.

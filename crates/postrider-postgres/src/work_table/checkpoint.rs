@@ -14,7 +14,7 @@ use super::asked::{Asked, Columns, Shape, Statement};
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
 use super::history::{self, Told};
-use super::known;
+use super::known::{self, Outcomes};
 use super::layout::{Layout, assignments, micros};
 use super::row_version;
 use super::taking::{Parts, Taking, TakingStatement};
@@ -141,13 +141,28 @@ pub(super) async fn checkpoint<'a>(
     checkpoints: &'a [Checkpoint],
 ) -> Result<Vec<CheckpointReply>> {
     let checkpoints = guarded::in_key_order(checkpoints, |checkpoint| &checkpoint.key);
-    let (mut replies, left) = known::write(connection, &statements.known, layout, owner, checkpoints).await?;
+    let Outcomes { written: mut replies, left, waited } =
+        known::write(connection, &statements.known, layout, owner, checkpoints).await?;
     if left.is_empty() {
         return Ok(replies);
     }
     let parameters = |checkpoints: &[&'a Checkpoint]| asked(layout, owner, checkpoints);
-    // Where it fails, what the known ones wrote is read anew with the rest.
-    let rows = statements.taking.run(connection, &left, parameters).await?;
+    let rows = match waited {
+        true => statements.taking.run_locked(connection, &left, parameters).await,
+        false => statements.taking.run(connection, &left, parameters).await,
+    };
+    let rows = match rows {
+        // They have no answer, are read, and come again without the others: what is written is not to be doubted for them.
+        Err(error) if !replies.is_empty() => {
+            tracing::debug!(
+                error = error.report(),
+                rows = left.len(),
+                "outcomes were not written with others; they are read and tried again"
+            );
+            return Ok(replies);
+        }
+        rows => rows?,
+    };
     let mut left_out = LeftOut::default();
     let others = rows.iter().filter_map(|(checkpoint, row)| left_out.sort(read_reply(layout, checkpoint, row)));
     replies.extend(others);
@@ -263,6 +278,6 @@ fn read_reply<'a>(layout: &'a Layout, checkpoint: &Checkpoint, row: &Row) -> Res
         was_sent: false,
         key_expired: None,
         payload_changed: false,
-        version: Some(row_version::read(layout, &mut cells)?),
+        version: row_version::read(layout, &mut cells)?,
     }))
 }

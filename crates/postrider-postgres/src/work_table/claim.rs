@@ -235,7 +235,7 @@ fn read_reply<'a>(layout: &'a Layout, request: &ClaimRequest, row: &Row) -> Resu
         was_sent: cells.take(&layout.request_hash)?,
         key_expired: None,
         payload_changed: cells.take(&layout.request_hash)?,
-        version: Some(row_version::read(layout, &mut cells)?),
+        version: row_version::read(layout, &mut cells)?,
     }))
 }
 

@@ -108,7 +108,7 @@ fn statement(layout: &Layout, shape: Shape) -> String {
     // Who looks a row up by its place leaves dead versions on its page, and soon no new one fits there. Who comes by the index clears them.
     let update = format!(
         "UPDATE {table} AS t SET {change} FROM asked \
-         WHERE (NOT asked.opens_page OR (SELECT true FROM {table} AS t WHERE {keys})) \
+         WHERE (NOT asked.opens_page OR (SELECT true FROM {table} AS t WHERE {keys} LIMIT 1)) \
            AND t.ctid = asked.row_id AND t.xmin = asked.row_version AND {keys} AND {guard} AND {IS_FREE}",
         change = change(layout),
         guard = guard(layout, columns.len()),
@@ -119,8 +119,9 @@ fn statement(layout: &Layout, shape: Shape) -> String {
         return format!("WITH asked AS ({asked}) {update} RETURNING {}", reply.join(", "));
     }
     let before = format!(
-        "SELECT asked.*, {running} AS state_before, ${owner}::text AS owner_before FROM ({asked}) AS asked",
+        "SELECT asked.*, {running} AS state_before, {owner} AS owner_before FROM ({asked}) AS asked",
         running = layout.word(StageState::Running),
+        owner = if layout.lease_owner.is_there() { format!("${owner}::text") } else { layout.lease_owner.value() },
     );
     format!("WITH asked AS ({before})") + &history::finish(layout, &update, &reply, &TOLD_OF_CALL, "true")
 }
@@ -148,31 +149,40 @@ fn change(layout: &Layout) -> String {
     ])
 }
 
-/// Writes those of the checkpoints, which are in key order, that know their claim and whose rows nobody has written or holds. Returns what
-/// it wrote, and the checkpoints that are left.
+/// What became of the checkpoints that know their claim.
+pub(super) struct Outcomes<'a> {
+    pub(super) written: Vec<CheckpointReply>,
+    /// Those for the other statements.
+    pub(super) left: Vec<&'a Checkpoint>,
+    /// One of the rows was taken in the very moment, so that nothing is written, and was waited for already.
+    pub(super) waited: bool,
+}
+
+/// Writes those of the checkpoints, which are in key order, that know their claim and whose rows nobody has written or holds.
 pub(super) async fn write<'a>(
     connection: &Connection,
     statement: &Statement,
     layout: &'a Layout,
     owner: OwnerId,
     checkpoints: Vec<&'a Checkpoint>,
-) -> Result<(Vec<CheckpointReply>, Vec<&'a Checkpoint>)> {
+) -> Result<Outcomes<'a>> {
     let known: Vec<Known<'_>> = checkpoints.iter().filter_map(|checkpoint| Known::of(checkpoint)).collect();
     if known.is_empty() {
-        return Ok((Vec::new(), checkpoints));
+        return Ok(Outcomes { written: Vec::new(), left: checkpoints, waited: false });
     }
     let (shape, values) = asked(layout, owner, &known)?.finish();
     let answers = match guarded::send(connection, statement.text(shape), &known, &values).await {
-        // A row was taken in the very moment: nothing is written.
-        Err(error) if guarded::asks_again(&error) => Vec::new(),
+        Err(error) if guarded::asks_again(&error) => {
+            return Ok(Outcomes { written: Vec::new(), left: checkpoints, waited: true });
+        }
         answers => answers?,
     };
     let mut left_out = LeftOut::default();
     let answered: BTreeSet<_> = answers.iter().map(|(known, _)| &known.checkpoint.key).collect();
     let left = checkpoints.into_iter().filter(|checkpoint| !answered.contains(&checkpoint.key)).collect();
-    let replies = answers.iter().filter_map(|(known, row)| left_out.sort(read_reply(layout, known, row))).collect();
+    let written = answers.iter().filter_map(|(known, row)| left_out.sort(read_reply(layout, known, row))).collect();
     left_out.report();
-    Ok((replies, left))
+    Ok(Outcomes { written, left, waited: false })
 }
 
 fn asked<'a>(layout: &Layout, owner: OwnerId, known: &[Known<'a>]) -> Result<Asked<'a>> {
@@ -223,6 +233,6 @@ fn read_reply<'a>(layout: &'a Layout, known: &Known<'_>, row: &Row) -> Result<Ch
         was_sent: false,
         key_expired: None,
         payload_changed: false,
-        version: Some(row_version::read(layout, &mut Cells::new(row, 1))?),
+        version: row_version::read(layout, &mut Cells::new(row, 1))?,
     }))
 }

@@ -15,6 +15,7 @@ use super::asked::{Columns, Shape};
 use super::cells::{Cells, Unreadable};
 use crate::client::{Connection, Parameters};
 use crate::columns::refused_columns;
+use crate::notices::TRIGGER;
 use crate::objects::{MISSING_TABLE_HINT, SPREAD_TABLE_HINT, is_open, missing_column_hint, spread_table};
 use crate::quote::{quote_identifier, quote_literal, quote_table};
 use crate::words;
@@ -45,6 +46,9 @@ pub(crate) struct Layout {
     pub(crate) is_open: String,
     /// Transitions tell the history of the attempts that they end.
     pub(crate) history: bool,
+    /// A row is as a statement of ours left it until somebody else writes it: the table has no triggers that add to an update, and no columns
+    /// that the server computes.
+    pub(super) tells_versions: bool,
 }
 
 /// One column: its quoted name, and its type as `format_type` prints it.
@@ -73,11 +77,14 @@ impl Layout {
     pub(crate) async fn load(connection: &Connection, mapping: &WorkMapping, history: bool) -> Result<Layout> {
         let table = quote_table(&mapping.schema, &mapping.table);
         let text: Arc<str> = "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), \
-               c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_inherits AS h WHERE h.inhparent = c.oid) \
+               c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_inherits AS h WHERE h.inhparent = c.oid), \
+               a.attgenerated <> '' OR EXISTS (SELECT FROM pg_trigger AS g \
+                 WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype & 16 <> 0 \
+                   AND g.tgname::text <> $2) \
              FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid \
              WHERE c.oid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped"
             .into();
-        let parameters: Parameters = vec![Box::new(table.clone())];
+        let parameters: Parameters = vec![Box::new(table.clone()), Box::new(TRIGGER)];
         let rows = connection.query(&text, &parameters).await?;
         if rows.is_empty() {
             return Err(Error::new(ErrorKind::Table, "the work table does not exist")
@@ -89,6 +96,7 @@ impl Layout {
                 .with_detail(spread_table(&table))
                 .with_hint(SPREAD_TABLE_HINT));
         }
+        let tells_versions = !rows.iter().any(|row| row.get::<_, bool>(3));
         let types: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         let column = |name: &str| find_column(&types, mapping, &table, name);
         let needed = |own: &Option<String>, name: &str| match own {
@@ -119,6 +127,7 @@ impl Layout {
             updated_at: needed(&mapping.updated_at, "updated_at")?,
             is_open: is_open(mapping),
             history,
+            tells_versions,
             table,
         })
     }

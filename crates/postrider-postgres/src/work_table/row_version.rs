@@ -18,8 +18,11 @@ pub(super) struct Xid(pub(super) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tid(pub(super) (u32, u16));
 
-/// What an answer says of the version that the row `t` has. When it was written, only the history asks.
+/// What an answer says of the version that the row `t` has, where the table tells versions. When it was written, only the history asks.
 pub(super) fn columns(layout: &Layout) -> Vec<String> {
+    if !layout.tells_versions {
+        return Vec::new();
+    }
     let mut columns = vec!["t.ctid".to_owned(), "t.xmin".to_owned()];
     if layout.history {
         columns.push(format!("t.{}::timestamptz", layout.updated_at.name));
@@ -28,12 +31,15 @@ pub(super) fn columns(layout: &Layout) -> Vec<String> {
 }
 
 /// Reads what [`columns`] asked for.
-pub(super) fn read<'c>(layout: &'c Layout, cells: &mut Cells<'_>) -> Result<RowVersion, Unreadable<'c>> {
+pub(super) fn read<'c>(layout: &'c Layout, cells: &mut Cells<'_>) -> Result<Option<RowVersion>, Unreadable<'c>> {
+    if !layout.tells_versions {
+        return Ok(None);
+    }
     let column = &layout.updated_at;
     let Tid(place) = cells.take(column)?;
     let Xid(xid) = cells.take(column)?;
     let written_at = if layout.history { cells.take::<Micros>(column)?.0 } else { Timestamp::default() };
-    Ok(RowVersion { xid, place, written_at })
+    Ok(Some(RowVersion { xid, place, written_at }))
 }
 
 impl<'a> FromSql<'a> for Xid {

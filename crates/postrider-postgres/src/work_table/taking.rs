@@ -101,11 +101,21 @@ impl TakingStatement {
         if left.is_empty() {
             return Ok(answers);
         }
-        let (shape, values) = parameters(&left)?.finish();
         // Where it fails, what the first has written is read anew with the rest: by now the leases may be over, and which row the server
         // refuses is found out one by one.
-        let locked = guarded::run(connection, self.locked.text(shape), &left, &values).await?;
-        answers.extend(locked.into_iter().map(|(asked, row)| (*asked, row)));
+        answers.extend(self.run_locked(connection, &left, parameters).await?);
         Ok(answers)
+    }
+
+    /// As [`TakingStatement::run`] for rows that are known to be held, or were a moment ago: each is locked first.
+    pub(super) async fn run_locked<'a, T>(
+        &self,
+        connection: &Connection,
+        rows: &[&'a T],
+        parameters: impl Fn(&[&'a T]) -> Result<Asked<'a>>,
+    ) -> Result<Vec<(&'a T, Row)>> {
+        let (shape, values) = parameters(rows)?.finish();
+        let answers = guarded::run(connection, self.locked.text(shape), rows, &values).await?;
+        Ok(answers.into_iter().map(|(asked, row)| (*asked, row)).collect())
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::database::Database;
 use crate::work_table::{MINUTE, ONE, ask, claimed, key, open, outcome, outcome_alone, with_rows};
+use postrider_core::error::ErrorKind;
 use postrider_core::ports::{CheckpointReply, Claim, Transition, WorkTable};
 use postrider_core::work::StageName;
 use postrider_postgres::PgWorkTable;
@@ -117,6 +118,69 @@ async fn a_payload_that_was_changed_meanwhile_is_what_the_next_stage_is_sent() {
     let next = chained(&table, &claim).await;
     assert_eq!(&*next.payload, r#"{"n": 7}"#);
     assert!(rows(&database).await[0].contains(r#""hash": "of the payload""#));
+}
+
+/// What a trigger makes of a claim, the claim's answer does not have.
+#[tokio::test]
+async fn a_table_whose_triggers_or_columns_add_to_an_update_tells_no_versions() {
+    let trigger = |when: &str| {
+        format!(
+            "CREATE FUNCTION more() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 NEW.payload := jsonb_build_object('fence', NEW.fence); RETURN NEW; END $$;
+             CREATE TRIGGER more {when} ON pending_work FOR EACH ROW EXECUTE FUNCTION more()"
+        )
+    };
+    let column = "ALTER TABLE pending_work ADD half bigint GENERATED ALWAYS AS (fence / 2) STORED";
+    for (change, tells) in [
+        (trigger("BEFORE UPDATE"), false),
+        (column.to_owned(), false),
+        (trigger("BEFORE INSERT"), true),
+        (format!("{}; ALTER TABLE pending_work DISABLE TRIGGER more", trigger("BEFORE UPDATE")), true),
+    ] {
+        let database = with_rows(1).await;
+        database.run(&change).await;
+        let table = open(&database, ONE).await;
+        let claim = claim_all(&table, 1).await.remove(0);
+        assert_eq!(claim.version.is_some(), tells, "{change}");
+        let next = chained(&table, &claim).await;
+        assert_eq!((next.fence, next.version.is_some()), (2, tells), "{change}");
+    }
+}
+
+/// Nothing but `check` asks for a key that is one.
+#[tokio::test]
+async fn two_rows_under_one_key_stop_nobody() {
+    let database = with_rows(1).await;
+    database
+        .run(
+            "ALTER TABLE pending_work DROP CONSTRAINT pending_work_pkey; CREATE INDEX ON pending_work (group_id, quote_id);
+             INSERT INTO pending_work SELECT * FROM pending_work",
+        )
+        .await;
+    let table = open(&database, ONE).await;
+    let claim = claim_all(&table, 1).await.remove(0);
+    assert!(!table.checkpoint(ONE, &[outcome(&claim, Transition::Finish)]).await.unwrap().is_empty());
+}
+
+/// What is written is not in doubt because another outcome of the same call cannot be.
+#[tokio::test]
+async fn an_outcome_that_the_database_refuses_has_no_other_in_doubt_that_is_written() {
+    let database = with_rows(3).await;
+    let table = open(&database, ONE).await;
+    let claims = claim_all(&table, 3).await;
+    database.run("ALTER TABLE pending_work ADD CHECK (quote_id <> 'q00001' OR stage_state <> 'RETRY') NOT VALID").await;
+    let retry = Transition::Retry { after: MINUTE, reason: "because".to_owned() };
+    let outcomes = [
+        outcome(&claims[0], chain()),
+        outcome_alone(&claims[1], retry.clone()),
+        outcome(&claims[2], Transition::Finish),
+    ];
+    let mut written = table.checkpoint(ONE, &outcomes).await.unwrap();
+    written.sort_by(|left, right| left.key().cmp(right.key()));
+    assert_eq!(written.iter().map(CheckpointReply::key).collect::<Vec<_>>(), [&claims[0].key, &claims[2].key]);
+    // By itself it is refused.
+    let refused = table.checkpoint(ONE, &[outcome_alone(&claims[1], retry)]).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Table, "{}", refused.report());
 }
 
 /// A trigger that writes the row once more leaves two versions with one transaction's number.

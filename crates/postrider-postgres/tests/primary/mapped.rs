@@ -117,6 +117,8 @@ async fn a_table_with_words_of_its_own_and_no_column_more_than_it_needs_lives_th
     let chained = write(&claim, Transition::Chain { next: StageName::new("APPROVAL"), lease: MINUTE }).await;
     assert_eq!((chained.len(), row(9).await), (1, "APPROVAL IN_PROGRESS 1 3 t".to_owned()));
     assert_eq!(write(&claim, Transition::Finish).await, [], "whose fence is old writes nothing");
+    let owners = "SELECT count(*)::text || ' ' || count(owner)::text FROM postrider.work_history";
+    assert_eq!(database.text(owners).await, "2 0", "the row has no owner, nor has the history");
     let CheckpointReply::Chained(claim) = &chained[0] else { panic!("it was chained") };
     write(claim, Transition::Finish).await;
     let closed = table.read(&[key(9)]).await.unwrap().rows.remove(0);
