@@ -25,6 +25,7 @@ mod state;
 mod sweep;
 mod timetable;
 mod unfenced;
+mod waiting;
 
 use crate::clock::ServerClock;
 use crate::follow::{Cursor, Visit};
@@ -276,9 +277,7 @@ impl Loop {
             return;
         }
         self.timetable.begins(now, sweep);
-        if let Some(sweep) = sweep {
-            self.state.sweep_begins(sweep);
-        }
+        self.state.read_begins(sweep);
         let table = self.executing.work.table.clone();
         self.flights.page = Some(Box::pin(async move { next_page(table.open_rows().await?).await }));
     }
@@ -410,9 +409,7 @@ impl Loop {
         self.state.pauses_read(reader.pauses(), reader.snapshot());
         match (rows.is_empty(), self.loading) {
             (false, Loading::Before | Loading::Beside) => {
-                for row in rows {
-                    self.state.observe_version(row, 0);
-                }
+                self.state.observe_page(rows);
                 self.flights.page = Some(Box::pin(next_page(reader)));
             }
             (false, Loading::No) => {

@@ -35,7 +35,7 @@ pub use settings::{Ack, EndpointPolicy, Periods, Settings, UnfencedWrites, WhenF
 pub use shutdown::Shutdown;
 pub use survey::{Survey, survey};
 pub use telemetry::{
-    BadEnd, ConsumerStatus, LATE, MemberLabel, OpenCircuit, StageCalls, StageHarm, StageLabel, StageTrouble, Status,
-    Streak, Telemetry,
+    BadEnd, ConsumerStatus, LATE, MemberLabel, OpenCircuit, RowsWaiting, StageCalls, StageHarm, StageLabel,
+    StageTrouble, Status, Streak, Telemetry,
 };
 pub use world::{SystemWorld, World};

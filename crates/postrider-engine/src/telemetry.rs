@@ -71,6 +71,12 @@ impl PausedLabel {
     }
 }
 
+/// Label of a series about rows that wait for a person: `non_resumable` or `unknown`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct WaitingLabel {
+    pub state: &'static str,
+}
+
 /// Label of a series about rows of a stage that somebody else took. `seen`: `started`, or `ended` where no start was shown.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ObservedLabel {
@@ -160,6 +166,8 @@ pub struct Telemetry {
     /// Of these, rows in a version that the log shows and no session may see yet: their commit waits, for a synchronous standby for
     /// example (case P-18).
     pub unseen_rows: Gauge,
+    /// Open rows of the whole table that nothing but a person's word lets go on, as [`Status::rows_waiting`] has them.
+    pub rows_waiting_for_a_person: Family<WaitingLabel, Gauge>,
     /// Requests in flight.
     pub calls_in_flight: Gauge,
     /// Changed files of credentials that could not be used: what was read before is kept.
@@ -214,6 +222,8 @@ pub struct Status {
     pub paused: Vec<Paused>,
     /// Rows that were parked since the start because nobody here can start them: how many, by the reason.
     pub refused: BTreeMap<String, u64>,
+    /// Rows that wait for a person, once all open rows were read.
+    pub rows_waiting: Option<RowsWaiting>,
     /// Files of credentials that changed and cannot be used, and why not: what was read before is kept.
     pub credentials: BTreeMap<String, String>,
     /// What an onlooker saw; `None` where we execute ourselves.
@@ -224,6 +234,16 @@ pub struct Status {
     pub room_warnings: Vec<String>,
     /// The same of the log that the server keeps.
     pub slot_warning: Option<String>,
+}
+
+/// Open rows of the whole table that wait for a person: as the last read of all of them had them, and those that this process has
+/// left so since.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RowsWaiting {
+    /// A person must decide.
+    pub non_resumable: u64,
+    /// A person must find out what was done.
+    pub unknown: u64,
 }
 
 /// An endpoint whose calls failed one after the other, by this machine's clock.
@@ -295,6 +315,11 @@ impl Telemetry {
         r.register("executor_changes", "Other executors that came and went", self.executor_changes.clone());
         r.register("open_rows", "Open work rows in memory", self.open_rows.clone());
         r.register("unseen_rows", "Open work rows whose commit is in the log and waits", self.unseen_rows.clone());
+        r.register(
+            "rows_waiting_for_a_person",
+            "Open work rows that wait for a person",
+            self.rows_waiting_for_a_person.clone(),
+        );
         r.register("calls_in_flight", "Stage requests in flight", self.calls_in_flight.clone());
         r.register("credentials_unusable", "Credentials not usable as they are now", self.credentials_unusable.clone());
         r.register("credentials_refused", "Changed credentials not usable", self.credentials_refused.clone());
@@ -337,6 +362,15 @@ impl Telemetry {
             }
             self.credentials_unusable.set(i64::try_from(status.credentials.len()).unwrap_or(i64::MAX));
         });
+    }
+
+    /// So many rows wait for a person.
+    pub fn note_waiting(&self, rows: RowsWaiting) {
+        for (state, count) in [("non_resumable", rows.non_resumable), ("unknown", rows.unknown)] {
+            let gauge = self.rows_waiting_for_a_person.get_or_create(&WaitingLabel { state });
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        self.update(|status| status.rows_waiting = Some(rows));
     }
 
     /// So much waits for its outcome.

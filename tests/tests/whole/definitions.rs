@@ -1,6 +1,6 @@
 //! Rows keep the definition that they began under; what the configuration lacks of it is said, beforehand and in the row.
 
-use super::fixture::{Endpoint, Play, Scene, stage, wait_until};
+use super::fixture::{Endpoint, Play, Rider, Scene, stage, wait_until};
 
 fn configuration(current: &str, stages: &[String], earlier: &str) -> String {
     format!("[work]\ntable = \"pending_work\"\ndefinition = \"{current}\"\n{}{earlier}", stages.concat())
@@ -62,13 +62,20 @@ fn e67_a_row_runs_under_its_own_definition_or_is_parked_and_never_stranded() {
     assert_eq!(endpoint.requests().len(), 1);
     assert_eq!(endpoint.requests()[0].header("postrider-definition"), "quote@2");
     wait_until("it is counted", || rider.metric("postrider_rows_refused_total") == 2);
-    let status = rider.end_of(&["status"]);
-    assert!(String::from_utf8_lossy(&status.stdout).contains(version_gone), "{status:?}");
+    let waiting = "2 rows wait for a person: 2 NON_RESUMABLE; `postrider work ls --state NON_RESUMABLE`\n";
+    let says_waiting = |rider: &Rider| {
+        let status = String::from_utf8_lossy(&rider.end_of(&["status"]).stdout).into_owned();
+        assert!(status.contains(waiting), "{status}");
+        assert_eq!(rider.metric("postrider_rows_waiting_for_a_person"), 2);
+        status
+    };
+    assert!(says_waiting(&rider).contains(version_gone));
 
     // With the earlier definition a person lets the row go on, and it goes its own way.
     rider.kill9();
     rider.plan.rest = configuration("quote@2", &new, &old);
     rider.start_ready();
+    says_waiting(&rider);
     scene.db.run("UPDATE pending_work SET stage_state = 'PENDING', fence = fence + 1 WHERE quote_id = 'old'");
     wait_until("it is done", || row(&scene, "old")[1] == "DONE");
     assert_eq!(row(&scene, "old")[..3], ["REFERRAL", "DONE", "quote@1"]);

@@ -88,6 +88,7 @@ impl State {
         let rank = Rank::settled(checkpoint.fence);
         let Some(row) = self.rows.row(&checkpoint.key) else { return };
         let definition = row.step.definition.clone();
+        self.note_ending(&checkpoint.transition);
         let (stage, phase) = match checkpoint.transition {
             Transition::Advance { next } | Transition::Chain { next, .. } => {
                 let by_others = self.is_by_others(&Step { definition: definition.clone(), stage: next.clone() });

@@ -10,7 +10,7 @@ use postrider_core::error::Error;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Claim, ClaimReply, ClaimRequest, Transition};
 use postrider_core::stage::Step;
-use postrider_core::work::{OwnerId, WorkKey};
+use postrider_core::work::{OwnerId, StageState, WorkKey};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -153,6 +153,7 @@ impl State {
     fn parked(&mut self, key: &WorkKey, fence: i64) {
         let Some(row) = self.rows.row(key) else { return };
         let step = row.step.clone();
+        self.note_waiting(StageState::NonResumable);
         match self.settings.definitions.policy(&step) {
             Ok(_) => {
                 self.return_slot(&step, key, self.era_of(key));
@@ -169,6 +170,7 @@ impl State {
         self.return_slot(&step, key, self.era_of(key));
         let label = VerdictLabel { stage: step.stage.to_string(), verdict: "unknown" };
         self.telemetry.verdicts.get_or_create(&label).inc();
+        self.note_waiting(StageState::Unknown);
         self.written(key, step, Rank::settled(fence), Phase::Finished);
     }
 }

@@ -206,6 +206,7 @@ impl State {
 
     /// All open rows were read. Those that we left to others are seen by then, or they are read once more.
     pub(crate) fn open_rows_read(&mut self, snapshot: &Snapshot) {
+        self.waiting_read();
         self.peers.left.retain(|xid| !snapshot.sees(*xid));
         if self.peers.left.is_empty() {
             self.peers.unseen_reads = 0;

@@ -179,7 +179,7 @@ fn what_another_executor_does_not_begin_with_for_two_sweeps_is_begun_here_or_aft
         let sweeps = if own { 3 } else { 2 };
         for sweep in 0..sweeps {
             assert_eq!(play.state.rows.len(), held, "sweep {sweep}");
-            play.state.sweep_begins(Sweep::Slow);
+            play.state.read_begins(Some(Sweep::Slow));
             play.state.suspect(&theirs);
             play.state.sweep_ended();
         }
@@ -206,7 +206,7 @@ fn rows_of_a_stage_that_takes_them_one_at_a_time_are_never_overlooked() {
     let theirs: Vec<WorkVersion> = (0..20).flat_map(rows).filter(|version| !play.state.is_mine(version)).collect();
     assert!(!theirs.is_empty() && theirs.len().is_multiple_of(5), "{} rows, in whole groups", theirs.len());
     for _ in 0..5 {
-        play.state.sweep_begins(Sweep::Slow);
+        play.state.read_begins(Some(Sweep::Slow));
         play.state.suspect(&theirs);
         play.state.sweep_ended();
     }

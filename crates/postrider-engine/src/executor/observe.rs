@@ -35,6 +35,14 @@ impl State {
         }
     }
 
+    /// A page of open rows came, as a read of all of them has it.
+    pub(crate) fn observe_page(&mut self, page: Vec<WorkVersion>) {
+        self.waiting.count(&page);
+        for version in page {
+            self.observe_version(version, 0);
+        }
+    }
+
     /// A version came through the log that the read at start saw, too: nothing new, but for a row that we wrote before that
     /// read. A read that failed was begun anew, so it can have seen our own outcome, and the log shows it only here.
     pub(crate) fn observe_read(&mut self, version: WorkVersion, xid: u32) {

@@ -96,6 +96,7 @@ impl State {
         if version.fence == checkpoint.fence {
             // Nobody but the holder may leave the fence as it is.
             return if is_left_by(&version, &checkpoint) {
+                self.note_ending(&checkpoint.transition);
                 self.renew(version)
             } else {
                 self.unfenced(version, ending_word(&checkpoint.transition))

@@ -11,6 +11,7 @@ use super::paused::Pauses;
 use super::rows::{Doubt, Ending, Phase, Row, Rows, Take};
 use super::settling::Settling;
 use super::sweep::Suspects;
+use super::waiting::WaitingCount;
 use crate::clock::ServerClock;
 use crate::limits::Limits;
 use crate::settings::WorkSettings;
@@ -69,6 +70,8 @@ pub(crate) struct State {
     pub(super) owners: Owners,
     pub(super) peers: Peers,
     pub(super) suspects: Suspects,
+    /// Rows that wait for a person.
+    pub(super) waiting: WaitingCount,
     /// No new claims: the process is ending.
     pub(super) draining: bool,
     /// So many statements name one row each: a batch was refused because of a row in it, and the others shall go on.
@@ -120,6 +123,7 @@ impl State {
             owners: Owners::default(),
             peers,
             suspects: Suspects::default(),
+            waiting: WaitingCount::default(),
             draining: false,
             one_by_one: 0,
             turn: 0,

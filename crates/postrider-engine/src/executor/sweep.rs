@@ -20,8 +20,10 @@ pub(crate) struct Suspects {
 }
 
 impl State {
-    /// A sweep begins; the last one may have ended in the middle.
-    pub(crate) fn sweep_begins(&mut self, sweep: Sweep) {
+    /// All open rows begin to be read, by a sweep of that kind or by no sweep; the last one may have ended in the middle.
+    pub(crate) fn read_begins(&mut self, sweep: Option<Sweep>) {
+        self.waiting.read_begins();
+        let Some(sweep) = sweep else { return };
         self.suspects.sweep = sweep;
         if sweep == Sweep::Slow {
             self.look_after_others();
@@ -30,6 +32,7 @@ impl State {
 
     /// The sweep has seen every row. Which one it was.
     pub(crate) fn sweep_ended(&mut self) -> Sweep {
+        self.waiting_read();
         if self.suspects.sweep == Sweep::Slow {
             self.others_looked_after();
         }
@@ -38,6 +41,7 @@ impl State {
 
     /// A page of open rows, as the sweep read them.
     pub(crate) fn suspect(&mut self, page: &[WorkVersion]) {
+        self.waiting.count(page);
         for version in page {
             match self.news(version) {
                 None => {}

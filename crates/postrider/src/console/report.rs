@@ -7,7 +7,7 @@ use postrider_core::paused::Paused;
 use postrider_core::stage::StageClass;
 use postrider_core::time::Timestamp;
 use postrider_delivery::rfc3339;
-use postrider_engine::{LATE, StageHarm, StageTrouble, Telemetry};
+use postrider_engine::{LATE, RowsWaiting, StageHarm, StageTrouble, Telemetry};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -74,9 +74,19 @@ pub(crate) struct WorkReport {
     pub(crate) executors: i64,
     /// Open rows whose commit is in the log and waits, so that nobody can claim them yet.
     pub(crate) unseen_rows: i64,
+    /// `None` until all open rows were read.
+    #[serde(default)]
+    pub(crate) waiting_for_a_person: Option<WaitingReport>,
     /// Rows that were parked since the start because nobody here can start them: how many, by the reason.
     #[serde(default)]
     pub(crate) refused: BTreeMap<String, u64>,
+}
+
+/// Open rows of the whole table, as the last read of all of them had them, and those that this process has left so since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WaitingReport {
+    pub(crate) non_resumable: u64,
+    pub(crate) unknown: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,6 +199,10 @@ impl Report {
                 calls_in_flight: telemetry.calls_in_flight.get(),
                 executors: telemetry.executors.get(),
                 unseen_rows: telemetry.unseen_rows.get(),
+                waiting_for_a_person: status.rows_waiting.map(|rows| {
+                    let RowsWaiting { non_resumable, unknown } = rows;
+                    WaitingReport { non_resumable, unknown }
+                }),
                 refused: status.refused,
             },
             observed: status.observed.as_ref().map(ObservedReport::new),
@@ -332,6 +346,9 @@ impl fmt::Display for WorkReport {
                 self.unseen_rows
             )?;
         }
+        if let Some(waiting) = &self.waiting_for_a_person {
+            write!(f, "{waiting}")?;
+        }
         for (reason, rows) in &self.refused {
             writeln!(f, "            parked since the start, {rows} rows: {reason}")?;
         }
@@ -339,6 +356,23 @@ impl fmt::Display for WorkReport {
             writeln!(f, "            {REFUSED_HINT}")?;
         }
         Ok(())
+    }
+}
+
+/// How many wait, and how they are listed; nothing where none do.
+impl fmt::Display for WaitingReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [("NON_RESUMABLE", self.non_resumable), ("UNKNOWN", self.unknown)];
+        let kinds: Vec<(&str, u64)> = kinds.into_iter().filter(|(_, rows)| *rows > 0).collect();
+        let wait = match kinds.iter().fold(0u64, |sum, (_, rows)| sum.saturating_add(*rows)) {
+            0 => return Ok(()),
+            1 => "1 row waits".to_owned(),
+            rows => format!("{rows} rows wait"),
+        };
+        let counts: Vec<String> = kinds.iter().map(|(state, rows)| format!("{rows} {state}")).collect();
+        let lists: Vec<String> =
+            kinds.iter().map(|(state, _)| format!("`postrider work ls --state {state}`")).collect();
+        writeln!(f, "            {wait} for a person: {}; {}", counts.join(", "), lists.join(", "))
     }
 }
 
@@ -369,28 +403,29 @@ fn name_of(class: StageClass) -> &'static str {
     }
 }
 
+/// What an end like the last costs its row, and what to do; those before it may have cost theirs something else.
 fn stage_cure(harm: StageHarm, endpoint: &str) -> String {
     match harm {
         StageHarm::Waiting => format!(
-            "Its rows wait and use no attempt. Start the service at {endpoint}, or correct the stage's `url`; `postrider check` tries it."
+            "A row whose call ends so waits and uses no attempt. Start the service at {endpoint}, or correct the stage's `url`; `postrider check` tries it."
         ),
         StageHarm::Deferring => {
-            "Its rows wait as the receiver asked, and each time uses one of their `deferrals`. Relieve the receiver, or lower the \
+            "A row whose call ends so waits as the receiver asked, and uses one of its `deferrals`. Relieve the receiver, or lower the \
              stage's `concurrency`."
                 .to_owned()
         }
         StageHarm::Retrying => {
-            "Its rows are asked again under the same key and use their `attempts`; a row without any left waits for a person. Look \
-             into the receiver's log."
+            "A row whose call ends so is asked again under the same key and uses its `attempts`; without any left it waits for a \
+             person. Look into the receiver's log."
                 .to_owned()
         }
         StageHarm::Parking => {
-            "Each such row is NON_RESUMABLE until a person decides. Mend what its `last_error` says, then `postrider work resume`: the same \
+            "A row whose call ends so is NON_RESUMABLE until a person decides. Mend what its `last_error` says, then `postrider work resume`: the same \
              key, a fresh budget."
                 .to_owned()
         }
         StageHarm::Unknown => {
-            "Each such row is UNKNOWN: nobody knows what was done for it. Find out at the receiver, and say it: `postrider work \
+            "A row whose call ends so is UNKNOWN: nobody knows what was done for it. Find out at the receiver, and say it: `postrider work \
              resolve`."
                 .to_owned()
         }
@@ -414,11 +449,26 @@ mod tests {
     use expect_test::expect;
     use postrider_core::paused::PausedPart;
     use postrider_core::position::{Generation, Lsn, Position};
-    use postrider_engine::{BadEnd, OpenCircuit};
+    use postrider_engine::{BadEnd, OpenCircuit, StageCalls};
 
     fn paused() -> Paused {
         let [who, why] = ["ada", "the insurer asked for it"].map(str::to_owned);
         Paused { part: PausedPart::of(["BINDING", "quote@1", ""]).expect("a part"), since: Timestamp(0), who, why }
+    }
+
+    /// One stage that only fails, one that fails now and then, and one that does not.
+    fn end_calls(telemetry: &Telemetry) {
+        let bad = |harm, reason: &str| BadEnd { harm, reason: reason.to_owned(), at: Timestamp(0) };
+        for _ in 0..3 {
+            telemetry.update_stage("PRICING", StageClass::Keyed, |calls| {
+                calls.note_bad(bad(StageHarm::Waiting, "NOT_SENT: connection refused"));
+            });
+        }
+        telemetry.update_stage("APPROVAL", StageClass::Natural, |calls| {
+            calls.note_bad(bad(StageHarm::Retrying, "HTTP_500"));
+            (0..9).for_each(|_| calls.note_good(Timestamp(1)));
+        });
+        telemetry.update_stage("BINDING", StageClass::Natural, |calls| calls.note_good(Timestamp(0)));
     }
 
     #[test]
@@ -442,18 +492,9 @@ mod tests {
             consumer.trouble = Some("PR017 the endpoint is down".to_owned());
         });
         telemetry.update_consumer("work", |consumer| consumer.settled = Lsn(0x1_0000_0100));
-        let bad = |harm, reason: &str| BadEnd { harm, reason: reason.to_owned(), at: Timestamp(0) };
-        for _ in 0..3 {
-            telemetry.update_stage("PRICING", StageClass::Keyed, |calls| {
-                calls.note_bad(bad(StageHarm::Waiting, "NOT_SENT: connection refused"));
-            });
-        }
-        telemetry.update_stage("APPROVAL", StageClass::Natural, |calls| {
-            calls.note_bad(bad(StageHarm::Retrying, "HTTP_500"));
-            (0..9).for_each(|_| calls.note_good(Timestamp(1)));
-        });
-        telemetry.update_stage("BINDING", StageClass::Natural, |calls| calls.note_good(Timestamp(0)));
+        end_calls(&telemetry);
         telemetry.open_rows.set(3);
+        telemetry.note_waiting(RowsWaiting { non_resumable: 12, unknown: 8 });
         telemetry.executors.set(2);
         let gone = "VERSION_GONE: the configuration has no definition \"quote@1\"".to_owned();
         telemetry.update(|status| status.refused.extend([(gone, 2)]));
@@ -473,14 +514,15 @@ mod tests {
             heartbeat:  1970-01-01T00:00:00.000000Z
             slot keeps: 0 bytes
             work:       3 open rows, 0 calls in flight; 2 executors share the rows
+                        20 rows wait for a person: 12 NON_RESUMABLE, 8 UNKNOWN; `postrider work ls --state NON_RESUMABLE`, `postrider work ls --state UNKNOWN`
                         parked since the start, 2 rows: VERSION_GONE: the configuration has no definition "quote@1"
                         Give the configuration what they lack ([[work.earlier]] holds a definition that is no longer current), start again, and let them go on: `postrider work resume`; or move them to another definition first: `postrider work migrate`.
             stage APPROVAL (natural, ): 1 of 10 calls in the last 10 minutes came to no good end
                         the last at 1970-01-01T00:00:00.000000Z: HTTP_500
-                        Its rows are asked again under the same key and use their `attempts`; a row without any left waits for a person. Look into the receiver's log.
+                        A row whose call ends so is asked again under the same key and uses its `attempts`; without any left it waits for a person. Look into the receiver's log.
             stage PRICING (keyed, http://quoting:80): 3 calls since 1970-01-01T00:00:00.000000Z came to no good end, and none to a good one
                         the last at 1970-01-01T00:00:00.000000Z: NOT_SENT: connection refused
-                        Its rows wait and use no attempt. Start the service at http://quoting:80, or correct the stage's `url`; `postrider check` tries it.
+                        A row whose call ends so waits and uses no attempt. Start the service at http://quoting:80, or correct the stage's `url`; `postrider check` tries it.
             endpoint http://quoting:80: its calls are held back since 1970-01-01T00:00:00.000000Z; one tries it at 1970-01-01T00:00:01.500000Z
                         Its stages' rows wait unclaimed. Once it answers they follow by themselves, a few at a time.
             stage BINDING of quote@1: paused since 1970-01-01T00:00:00.000000Z by ada: the insurer asked for it
@@ -493,5 +535,28 @@ mod tests {
             work: settled 1/100, 0 bytes behind, stages
         "#]]
         .assert_eq(&report.to_string());
+    }
+
+    #[test]
+    fn rows_that_wait_for_a_person_are_named_by_their_states_and_nothing_is_said_where_none_do() {
+        let shown = |non_resumable, unknown| WaitingReport { non_resumable, unknown }.to_string();
+        assert_eq!(shown(0, 0), "");
+        let one = "            1 row waits for a person: 1 UNKNOWN; `postrider work ls --state UNKNOWN`\n";
+        assert_eq!(shown(0, 1), one);
+    }
+
+    /// Of twenty calls most may have parked their rows: what is said holds for an end like the last, and for no other.
+    #[test]
+    fn a_stage_in_trouble_says_what_an_end_like_the_last_costs() {
+        let mut calls = StageCalls::new(StageClass::Keyed);
+        for (harm, reason) in [(StageHarm::Parking, "REJECTED"), (StageHarm::Unknown, "TIMEOUT")] {
+            calls.note_bad(BadEnd { harm, reason: reason.to_owned(), at: Timestamp(0) });
+        }
+        let report = StageReport::new(calls.trouble(Timestamp(1)).expect("it is in trouble"), String::new());
+        expect![[r#"
+            2 calls since 1970-01-01T00:00:00.000000Z came to no good end, and none to a good one
+            TIMEOUT
+            A row whose call ends so is UNKNOWN: nobody knows what was done for it. Find out at the receiver, and say it: `postrider work resolve`."#]]
+        .assert_eq(&format!("{report}\n{}\n{}", report.last, report.cure));
     }
 }

@@ -180,7 +180,10 @@ fn status_says_which_stage_is_in_trouble_why_and_what_to_type() {
         text.contains(&trouble)
     });
     assert!(text.contains("Z: NOT_SENT: connection refused\n"), "{text}");
-    assert!(text.contains("Its rows wait and use no attempt. Start the service at http://127.0.0.1:1,"), "{text}");
+    assert!(
+        text.contains("A row whose call ends so waits and uses no attempt. Start the service at http://127.0.0.1:1,"),
+        "{text}"
+    );
     wait_until("the consumers are shown", || {
         let report: serde_json::Value =
             serde_json::from_str(&end_of(&["status", "--json", "-c", file_name]).stdout).unwrap();
