@@ -435,6 +435,16 @@ pub struct ClaimRequest {
     pub definition: DefinitionName,
     /// The row is not to be started: it is parked for this reason instead, whenever it is due.
     pub refusal: Option<String>,
+    /// The attempt whose end nobody wrote, since somebody else wrote the row: the history is told of it when the row is parked.
+    pub untold: Option<Untold>,
+}
+
+/// An attempt under the fence that the row still has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Untold {
+    pub stage: StageName,
+    /// When it was claimed, by the server's clock; none: it is not known any more.
+    pub claimed_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

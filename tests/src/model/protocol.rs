@@ -423,6 +423,7 @@ impl World<'_> {
             take_over: sight.take_over,
             definition: definition(),
             refusal: None,
+            untold: None,
         };
         let dead: Vec<OwnerId> = before
             .owner

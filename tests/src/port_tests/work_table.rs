@@ -266,7 +266,17 @@ async fn submitted(fixture: &dyn Fixture, name: &str) -> WorkKey {
 fn request(key: &WorkKey, seen_fence: i64) -> ClaimRequest {
     let (key, stage) = (key.clone(), StageName::new(STAGE));
     let definition = DefinitionName::new(DEFINITION);
-    ClaimRequest { key, stage, seen_fence, attempt_limit: 5, lease: LEASE, take_over: false, definition, refusal: None }
+    ClaimRequest {
+        key,
+        stage,
+        seen_fence,
+        attempt_limit: 5,
+        lease: LEASE,
+        take_over: false,
+        definition,
+        refusal: None,
+        untold: None,
+    }
 }
 
 async fn claim(fixture: &dyn Fixture, requests: &[ClaimRequest]) -> Vec<ClaimReply> {

@@ -131,6 +131,7 @@ fn request(row: &WorkVersion, random: &mut fastrand::Rng) -> ClaimRequest {
         take_over: random.u8(0..4) > 0,
         definition: DefinitionName::new("quote@2"),
         refusal: (random.u8(0..4) == 0).then(|| "VERSION_GONE: because".to_owned()),
+        untold: None,
     }
 }
 

@@ -39,3 +39,33 @@ fn e28_a_row_that_waited_longer_than_its_key_is_kept_is_parked_unsent_until_a_pe
     assert_eq!(endpoint.requests().len(), 2);
     rider.still_runs();
 }
+
+/// The write hides from the row when the request left.
+#[test]
+fn e28_an_attempt_whose_row_somebody_wrote_without_the_fence_counts_from_its_claim() {
+    let scene = Scene::start();
+    let endpoint = Endpoint::alone(|_, _| Play::Hold);
+    let stages = [stage("PRICING", &endpoint.address(), None, "key_retention = \"1d\"\n")];
+    let mut rider = scene.rider("rider", work(&stages));
+    rider.setup();
+    rider.start_ready();
+    scene.db.run("INSERT INTO pending_work (group_id, quote_id, stage, payload) VALUES ('g', 'q', 'PRICING', '{}')");
+    wait_until("the answer is held", || endpoint.held() == 1);
+    let claimed_at = scene.db.text("SELECT updated_at::text FROM pending_work");
+    scene.db.run("UPDATE pending_work SET stage_state = 'PENDING', updated_at = clock_timestamp()");
+    endpoint.release();
+    wait_until("the row is parked", || {
+        scene.db.text("SELECT coalesce(last_error, '') FROM pending_work").starts_with("UNFENCED_WRITE: ")
+    });
+    let told = "SELECT concat_ws(' ', fence, attempt, stage, outcome, left(reason, 14), next_state, started_at) FROM postrider.work_history";
+    let expected = format!("1 1 PRICING parked UNFENCED_WRITE NON_RESUMABLE {claimed_at}");
+    assert_eq!(scene.db.text(told), expected);
+
+    let resume = ["work", "resume", "g", "q", "--why", "the program was found", "--dry-run"];
+    assert!(rider.end_of(&resume).status.success(), "its key is kept for a day");
+    scene.db.run("UPDATE postrider.work_history SET started_at = now() - interval '2 days'");
+    let resumed = rider.end_of(&resume);
+    let said = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert!(resumed.status.code() == Some(8) && said.contains("KEY_EXPIRED"), "{said}");
+    rider.still_runs();
+}

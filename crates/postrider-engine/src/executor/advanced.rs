@@ -5,6 +5,7 @@
 
 use super::rows::Phase;
 use super::state::{CallTicket, State};
+use super::unfenced::untold;
 use crate::telemetry::StageLabel;
 use postrider_core::guard::has_advanced;
 use postrider_core::judge::Verdict;
@@ -40,7 +41,9 @@ impl State {
             return self.conclude(ticket, verdict);
         }
         if version.fence == ticket.fence {
-            return self.unfenced(version, "with an answer that says nothing of it");
+            let claim = self.rows.row(&ticket.key).and_then(|row| row.claim.as_ref());
+            let untold = untold(&ticket.step.stage, claim);
+            return self.unfenced(version, "with an answer that says nothing of it", untold);
         }
         self.went_on(&ticket.key, &version, ticket.fence);
         self.renew(version);

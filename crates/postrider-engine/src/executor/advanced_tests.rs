@@ -213,6 +213,7 @@ fn e09_a_row_that_was_written_without_its_fence_is_parked_where_it_was_put() {
         let [request] = &requests[..] else { panic!("{requests:?}") };
         assert_eq!((request.stage.as_str(), request.seen_fence), ("B", 1));
         assert!(request.refusal.as_ref().is_some_and(|reason| reason.starts_with("UNFENCED_WRITE: ")), "{request:?}");
+        assert_eq!(request.untold.as_ref().map(|attempt| attempt.stage.as_str()), Some("A"), "the attempt was in A");
         let parked = ClaimReply::Parked { key: scene.ticket.key.clone(), fence: 2 };
         scene.play.state.claims_replied(&requests, vec![parked]);
         assert_eq!((scene.claims(), scene.counted().1, scene.slots_used()), (vec![], 1, 0), "{class:?}");

@@ -102,7 +102,7 @@ impl State {
         while free > 0 && requests.len() < rows_max {
             let Some((key, rank, take)) = self.rows.pop_due(step, turn_rows) else { break };
             let take_over = matches!(take, Take::Over(_));
-            let unfenced = self.unfenced_reason(&key, rank);
+            let unfenced = self.known_unfenced(&key, rank);
             if refusal.is_none() {
                 self.use_slot(step, &key);
             }
@@ -114,7 +114,8 @@ impl State {
                 lease,
                 take_over,
                 definition: step.definition.clone(),
-                refusal: refusal.clone().or(unfenced),
+                refusal: refusal.clone().or(unfenced.as_ref().map(|known| known.reason.clone())),
+                untold: unfenced.map(|known| known.untold),
             });
             free -= 1;
         }

@@ -5,7 +5,7 @@
 
 use super::rows::{Doubt, Ending, Phase, Take};
 use super::state::{MISS_PAUSE, State};
-use super::unfenced::ending_word;
+use super::unfenced::{ending_word, untold};
 use postrider_core::guard::is_left_by;
 use postrider_core::observe::Rank;
 use postrider_core::ports::{Checkpoint, Reading, Transition};
@@ -99,7 +99,8 @@ impl State {
                 self.note_ending(&checkpoint.transition);
                 self.renew(version)
             } else {
-                self.unfenced(version, ending_word(&checkpoint.transition))
+                let untold = untold(&checkpoint.stage, checkpoint.claim.as_ref());
+                self.unfenced(version, ending_word(&checkpoint.transition), untold)
             };
         }
         if self.went_on(&key, &version, checkpoint.fence) {
@@ -117,13 +118,14 @@ impl State {
         let Some(version) = version else { return self.forget(key) };
         let Some(row) = self.rows.row(key) else { return };
         let (stage, claimed_fence) = (row.step.stage.clone(), row.rank.fence());
+        let untold = untold(&stage, row.claim.as_ref());
         if self.is_ours(&version, &stage, claimed_fence) {
             // The receiver has seen a higher fence than the row has: only a person can say how.
             let reason = "STALE: the receiver has seen a higher fence than the row's".to_owned();
             return self.settle(key, Ending::Other(Transition::Park { reason }));
         }
         if version.fence == claimed_fence {
-            return self.unfenced(version, "with the receiver's word that its fence is old");
+            return self.unfenced(version, "with the receiver's word that its fence is old", untold);
         }
         self.renew(version);
     }

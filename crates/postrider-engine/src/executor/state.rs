@@ -11,6 +11,7 @@ use super::paused::Pauses;
 use super::rows::{Doubt, Ending, Phase, Row, Rows, Take};
 use super::settling::Settling;
 use super::sweep::Suspects;
+use super::unfenced::Unfenced;
 use super::waiting::WaitingCount;
 use crate::clock::ServerClock;
 use crate::limits::Limits;
@@ -65,8 +66,8 @@ pub(crate) struct State {
     pub(super) settling: Settling,
     /// Rows to read, because a statement left their state open.
     pub(super) doubts: BTreeSet<WorkKey>,
-    /// Rows that are to be parked by their next claim, each with the fence that it was written under and the reason.
-    pub(super) rows_unfenced: BTreeMap<WorkKey, (i64, String)>,
+    /// Rows that are to be parked by their next claim, each with the fence that it was written under.
+    pub(super) rows_unfenced: BTreeMap<WorkKey, (i64, Unfenced)>,
     pub(super) owners: Owners,
     pub(super) peers: Peers,
     pub(super) suspects: Suspects,

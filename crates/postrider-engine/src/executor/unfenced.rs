@@ -8,12 +8,20 @@ use super::state::State;
 use crate::settings::UnfencedWrites;
 use crate::telemetry::StageLabel;
 use postrider_core::observe::{Rank, is_claim, is_unfenced};
-use postrider_core::ports::Transition;
+use postrider_core::ports::{Claim, Transition, Untold};
 use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use std::sync::Arc;
+
+/// What is known of a row that is to be parked.
+#[derive(Debug, Clone)]
+pub(super) struct Unfenced {
+    pub(super) reason: String,
+    pub(super) untold: Untold,
+}
 
 impl State {
     /// The row stands under our claim's fence and is not what we wrote, or could have written. `ended`: how the attempt did.
-    pub(super) fn unfenced(&mut self, version: WorkVersion, ended: &str) {
+    pub(super) fn unfenced(&mut self, version: WorkVersion, ended: &str, untold: Untold) {
         let told = self.rows.row(&version.key).is_some_and(|row| {
             let newest = row.newest.as_deref();
             newest.is_some_and(|(newest, _)| is_unfenced(newest, &row.step.stage, version.fence, self.holder()))
@@ -44,7 +52,7 @@ impl State {
             self.rows_unfenced
                 .retain(|key, (fence, _)| self.rows.row(key).is_some_and(|row| row.rank.fence() == *fence));
         }
-        self.rows_unfenced.insert(key.clone(), (version.fence, reason));
+        self.rows_unfenced.insert(key.clone(), (version.fence, Unfenced { reason, untold }));
         if version.state == StageState::Running {
             return self.renew(version);
         }
@@ -61,9 +69,9 @@ impl State {
         self.settings.names_owner.then_some(self.settings.owner)
     }
 
-    /// Why the row is to be parked in place of being started, if it is.
-    pub(super) fn unfenced_reason(&self, key: &WorkKey, seen: Rank) -> Option<String> {
-        self.rows_unfenced.get(key).filter(|(fence, _)| *fence == seen.fence()).map(|(_, reason)| reason.clone())
+    /// What is known of a row that is to be parked in place of being started.
+    pub(super) fn known_unfenced(&self, key: &WorkKey, seen: Rank) -> Option<Unfenced> {
+        self.rows_unfenced.get(key).filter(|(fence, _)| *fence == seen.fence()).map(|(_, known)| known.clone())
     }
 
     pub(super) fn note_unfenced(&self, version: &WorkVersion) {
@@ -71,6 +79,11 @@ impl State {
         self.alarm();
         tracing::warn!(stage = %version.stage, state = version.state.as_str(), fence = version.fence, "a work row was written while its attempt ran by somebody who did not raise the fence; every writer of the table must");
     }
+}
+
+/// An attempt of this stage, by its claim as far as it is still known.
+pub(super) fn untold(stage: &StageName, claim: Option<&Arc<Claim>>) -> Untold {
+    Untold { stage: stage.clone(), claimed_at: claim.and_then(|claim| claim.version).map(|version| version.written_at) }
 }
 
 /// How an attempt ended, for a person.

@@ -11,7 +11,7 @@ use crate::store::OPERATOR_ACTIONS;
 use crate::words;
 use crate::work_table::asked::key_parameters;
 use crate::work_table::guarded;
-use crate::work_table::history::{self, Told};
+use crate::work_table::history::{self, AS_IN_ROW, Told};
 use crate::work_table::layout::{Layout, assignments, unreadable};
 
 /// What was seen of a row, behind its key: it must still be so.
@@ -65,7 +65,8 @@ impl Operator {
 /// Parameters: the key arrays, those of `SEEN`, then what is written and what goes on record.
 fn statement(layout: &Layout, raises_epoch: bool) -> Arc<str> {
     let scalar = |index: usize, kind: &str| format!("${}::{kind}", layout.key.len() + SEEN.len() + index);
-    let told = Told { outcome: "'interrupted'", reason: &scalar(7, "text"), http_status: "NULL::int4" };
+    let told =
+        Told { outcome: "'interrupted'", reason: &scalar(7, "text"), http_status: "NULL::int4", began: &AS_IN_ROW };
     // An attempt that is under way ends here, for the history: what comes of it later is stale.
     let interrupted = if layout.history {
         format!(", told AS ({})", history::insert(&format!("state_before {}", layout.one_of(&[StageState::Running]))))

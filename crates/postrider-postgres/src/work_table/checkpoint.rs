@@ -13,7 +13,7 @@ use tokio_postgres::Row;
 use super::asked::{Asked, Columns, Shape, Statement};
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
-use super::history::{self, Told};
+use super::history::{self, AS_IN_ROW, Told};
 use super::known::{self, Outcomes};
 use super::layout::{Layout, assignments, micros};
 use super::row_version;
@@ -42,7 +42,7 @@ const UNTOLD: usize = 8;
 
 /// What the history is told of a call.
 pub(super) const TOLD_OF_CALL: Told<'_> =
-    Told { outcome: "asked.outcome", reason: "asked.reason", http_status: "asked.http_status" };
+    Told { outcome: "asked.outcome", reason: "asked.reason", http_status: "asked.http_status", began: &AS_IN_ROW };
 
 /// A transition as numbers and texts for the statement.
 pub(super) struct Written<'a> {

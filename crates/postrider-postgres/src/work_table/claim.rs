@@ -11,11 +11,12 @@ use tokio_postgres::Row;
 use super::asked::{Asked, Columns, Shape};
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
-use super::history::{self, Told};
-use super::layout::{Layout, assignments, micros};
+use super::history::{self, Began, Told};
+use super::layout::{Layout, Micros, assignments, micros};
 use super::row_version;
 use super::taking::{Parts, Taking, TakingStatement};
 use crate::client::Connection;
+use crate::store::WORK_HISTORY;
 
 /// The columns of `asked` behind the key.
 const ASKED: Columns<'_> = Columns {
@@ -34,23 +35,28 @@ const ASKED: Columns<'_> = Columns {
 #[derive(Debug)]
 pub(super) struct ClaimStatements {
     claim: TakingStatement,
-    /// Where the history is kept, a claim that may take over tells it of the attempt that was lost.
-    take_over: Option<TakingStatement>,
+    /// Where the history is kept, a claim that may end an attempt tells it so: one that may take over, or that knows of one untold.
+    telling: Option<TakingStatement>,
 }
 
 impl ClaimStatements {
     pub(super) fn new(layout: &Layout) -> ClaimStatements {
         let both = |tells| TakingStatement::new(|taking, shape| statement(layout, taking, shape, tells));
-        ClaimStatements { claim: both(false), take_over: layout.history.then(|| both(true)) }
+        ClaimStatements { claim: both(false), telling: layout.history.then(|| both(true)) }
     }
 
-    fn for_requests(&self, requests: &[&ClaimRequest]) -> &TakingStatement {
-        let tells = self.take_over.as_ref().filter(|_| requests.iter().any(|request| request.take_over));
-        tells.unwrap_or(&self.claim)
+    /// The statement, and whether it tells the history.
+    fn for_requests(&self, requests: &[&ClaimRequest]) -> (&TakingStatement, bool) {
+        let may_end = |request: &&ClaimRequest| request.take_over || request.untold.is_some();
+        match self.telling.as_ref().filter(|_| requests.iter().any(may_end)) {
+            Some(telling) => (telling, true),
+            None => (&self.claim, false),
+        }
     }
 }
 
-/// Parameters: the key columns, those of `ASKED`, the owner's text, the texts of dead owners.
+/// Parameters: the key columns, those of `ASKED`, the owner's text, the texts of dead owners; where it tells the history, for each request
+/// the stage of the attempt that is untold, and when that was claimed.
 fn statement(layout: &Layout, taking: Taking, shape: Shape, tells: bool) -> String {
     let parts = Parts {
         asked: layout.asked_as(shape, ASKED),
@@ -68,10 +74,35 @@ fn statement(layout: &Layout, taking: Taking, shape: Shape, tells: bool) -> Stri
     if !tells {
         return format!("{held} {update} RETURNING {}", reply.join(", "));
     }
-    let lost = lost(layout);
-    let told = Told { outcome: "'taken_over'", reason: &lost, http_status: "NULL::int4" };
-    let ended = format!("state_before {}", layout.one_of(&[StageState::Running]));
-    held + &history::finish(layout, &update, &reply, &told, &ended)
+    held + &finish(layout, &update, &reply)
+}
+
+/// The end of the statement that tells the history of attempts that are taken over, and of those untold. The outcome of one that is thought
+/// untold can have been written all the same, where only the reply was lost: then the history has it.
+fn finish(layout: &Layout, update: &str, reply: &[String]) -> String {
+    let of_request = |index, kind| format!("(${}::{kind}[])[asked.ord::int4]", layout.key.len() + ASKED.len() + index);
+    let stage = of_request(3, "text");
+    let untold = |then: &str, otherwise: &str| format!("CASE WHEN {stage} IS NULL THEN {otherwise} ELSE {then} END");
+    // Who wrote the row may have written its time, too.
+    let at = format!("least(asked.claimed_at, {})", of_request(4, "timestamptz"));
+    let told = Told {
+        outcome: &untold("'parked'", "'taken_over'"),
+        reason: &untold("asked.refusal", &lost(layout)),
+        http_status: "NULL::int4",
+        began: &Began {
+            stage: &format!("coalesce({stage}, asked.stage)"),
+            at: &at,
+            owner: &untold(&owner(layout), "asked.owner_before"),
+        },
+    };
+    let ended = format!(
+        "CASE outcome WHEN 'parked' THEN NOT EXISTS (SELECT FROM {history} AS h \
+           WHERE h.key = written.key COLLATE \"default\" AND h.work_table = written.work_table \
+             AND h.stage = written.stage AND h.fence = written.fence) ELSE state_before {runs} END",
+        history = WORK_HISTORY.qualified(),
+        runs = layout.one_of(&[StageState::Running]),
+    );
+    history::finish(layout, update, reply, &told, &ended)
 }
 
 /// Claims what the guard allows, and answers for what it claimed. A claimed row that cannot be read is missing from the answers.
@@ -83,8 +114,14 @@ pub(super) async fn claim<'a>(
     (requests, dead): (&'a [ClaimRequest], &[OwnerId]),
 ) -> Result<Vec<ClaimReply>> {
     let requests = guarded::in_key_order(requests, |request| &request.key);
-    let statement = statements.for_requests(&requests);
-    let parameters = |requests: &[&'a ClaimRequest]| asked(layout.key.len(), owner, requests, dead);
+    let (statement, tells) = statements.for_requests(&requests);
+    let parameters = |requests: &[&'a ClaimRequest]| {
+        let mut asked = asked(layout.key.len(), owner, requests, dead)?;
+        if tells {
+            ask_untold(&mut asked, requests);
+        }
+        Ok(asked)
+    };
     let rows = statement.run(connection, &requests, parameters).await?;
     let mut left_out = LeftOut::default();
     let replies = rows.iter().filter_map(|(request, row)| left_out.sort(read_reply(layout, request, row))).collect();
@@ -104,6 +141,12 @@ fn asked<'a>(width: usize, owner: OwnerId, requests: &[&'a ClaimRequest], dead: 
     asked.other(owner.to_string());
     asked.other(dead.iter().map(OwnerId::to_string).collect::<Vec<_>>());
     Ok(asked)
+}
+
+fn ask_untold<'a>(asked: &mut Asked<'a>, requests: &[&'a ClaimRequest]) {
+    let untold = || requests.iter().map(|request| request.untold.as_ref());
+    asked.other(untold().map(|attempt| attempt.map(|attempt| attempt.stage.as_str())).collect::<Vec<_>>());
+    asked.other(untold().map(|attempt| attempt.and_then(|attempt| attempt.claimed_at).map(Micros)).collect::<Vec<_>>());
 }
 
 fn owner(layout: &Layout) -> String {

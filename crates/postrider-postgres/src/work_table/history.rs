@@ -22,7 +22,19 @@ pub(crate) struct Told<'a> {
     pub(crate) outcome: &'a str,
     pub(crate) reason: &'a str,
     pub(crate) http_status: &'a str,
+    pub(crate) began: &'a Began<'a>,
 }
+
+/// How the beginning of an attempt is written in `written`.
+pub(crate) struct Began<'a> {
+    pub(crate) stage: &'a str,
+    pub(crate) at: &'a str,
+    pub(crate) owner: &'a str,
+}
+
+/// As the row itself has it.
+pub(crate) const AS_IN_ROW: Began<'_> =
+    Began { stage: "asked.stage", at: "asked.claimed_at", owner: "asked.owner_before" };
 
 /// What `held` adds to its columns: the row before the transition.
 pub(crate) fn before(layout: &Layout) -> String {
@@ -55,12 +67,15 @@ pub(crate) fn finish(layout: &Layout, update: &str, reply: &[String], told: &Tol
 /// What `written` returns for the history, behind its own columns.
 pub(crate) fn returned(layout: &Layout, told: &Told<'_>) -> String {
     format!(
-        ", asked.state_before, asked.claimed_at, asked.fence, t.tableoid::regclass AS work_table, {epoch}::int4 AS epoch, \
-         asked.attempt_before, asked.deferrals_before, {status} AS http_status, ARRAY[{key}] AS key, asked.stage, \
-         {definition}::text AS definition, asked.owner_before, {outcome} AS outcome, {reason} AS reason, \
+        ", asked.state_before, {began_at} AS claimed_at, asked.fence, t.tableoid::regclass AS work_table, {epoch}::int4 AS epoch, \
+         asked.attempt_before, asked.deferrals_before, {status} AS http_status, ARRAY[{key}] AS key, {began_stage} AS stage, \
+         {definition}::text AS definition, {owner} AS owner_before, {outcome} AS outcome, {reason} AS reason, \
          t.{stage}::text AS next_stage, t.{state}::text AS next_state",
         epoch = layout.epoch.value(),
         status = told.http_status,
+        began_at = told.began.at,
+        began_stage = told.began.stage,
+        owner = told.began.owner,
         key = layout.key_texts(),
         definition = layout.definition.value(),
         outcome = told.outcome,

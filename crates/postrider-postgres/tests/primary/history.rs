@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use expect_test::expect;
 use postrider_core::error::ErrorKind;
-use postrider_core::ports::{Checkpoint, CheckpointReply, ClaimRequest, Transition, WorkTable};
-use postrider_core::work::StageName;
+use postrider_core::ports::{Checkpoint, CheckpointReply, ClaimReply, ClaimRequest, Transition, Untold, WorkTable};
+use postrider_core::work::{DefinitionName, StageName};
 use postrider_postgres::{PgWorkTable, WorkTableSettings};
 
 use crate::database::{Database, canonical_mapping, parse};
@@ -197,4 +197,42 @@ async fn what_is_purged_belongs_to_workflows_that_ended_long_ago() {
     assert_eq!(table.purge_history(30 * DAY, first.stretches + 7).await.unwrap().rows, 0);
     let left = "SELECT string_agg(key[2], ' ' ORDER BY key[2]) FROM postrider.work_history";
     assert_eq!(database.text(left).await, "other q00001 q00002 q00004");
+}
+
+/// The claim that parks a row for what somebody wrote into it knows of the attempt what the row may not tell any more.
+#[tokio::test]
+async fn an_attempt_whose_row_somebody_else_wrote_is_told_once_by_the_claim_that_parks_it() {
+    let database = with_rows(3).await;
+    let table = open(&database, ONE).await;
+    let asked: Vec<_> = (0..3).map(|number| ask(key(number), 0)).collect();
+    let claims = claimed(table.claim(ONE, &asked, &[]).await.unwrap());
+    let claim = |number: usize| claims.iter().find(|claim| claim.key == key(number)).unwrap();
+    // The outcome of the second was written, and only the reply was lost.
+    let retry = Transition::Retry { after: MINUTE, reason: "WHY".to_owned() };
+    assert_eq!(table.checkpoint(ONE, &[outcome(claim(1), retry)]).await.unwrap().len(), 1);
+    database
+        .run(
+            "UPDATE pending_work SET stage = 'APPROVAL', stage_state = 'PENDING', lease_owner = NULL,
+               attempt_count = 1, next_attempt_at = NULL, updated_at = clock_timestamp() + interval '1 s'",
+        )
+        .await;
+    let refused = |number: usize| {
+        let claimed_at = claim(number).version.filter(|_| number == 0).map(|version| version.written_at);
+        let untold = Some(Untold { stage: StageName::new("PRICING"), claimed_at });
+        let (stage, refusal) = (StageName::new("APPROVAL"), Some("UNFENCED_WRITE: so".to_owned()));
+        let request = ClaimRequest { stage, refusal, attempt_limit: u32::MAX, ..ask(key(number), 1) };
+        // What is refused for another reason ends no attempt.
+        ClaimRequest { untold: untold.filter(|_| number < 2), ..request }
+    };
+    let mut requests: Vec<_> = (0..3).map(refused).collect();
+    requests.iter_mut().for_each(|request| request.definition = DefinitionName::new("quote@1"));
+    let replies = table.claim(ONE, &requests, &[]).await.unwrap();
+    assert!(
+        replies.len() == 3 && replies.iter().all(|reply| matches!(reply, ClaimReply::Parked { .. })),
+        "{replies:?}"
+    );
+    expect![[r"
+        g0/q00000 PRICING e0 1/0 f1 1: parked UNFENCED_WRITE: so -> APPROVAL NON_RESUMABLE
+        g1/q00001 PRICING e0 1/0 f1 1: retry 200 WHY -> PRICING RETRY"]]
+    .assert_eq(&database.text(TOLD).await);
 }

@@ -52,6 +52,7 @@ fn claim_of(quote: &str, seen_fence: i64) -> ClaimRequest {
         take_over: false,
         definition: DefinitionName::new("quote@1"),
         refusal: None,
+        untold: None,
     }
 }
 

@@ -149,6 +149,7 @@ async fn the_role_can_do_its_work_and_nothing_else() {
         take_over: false,
         definition: DefinitionName::new("quote@1"),
         refusal: None,
+        untold: None,
     };
     // Two requests, so that the statement for batches is run, which locks rows.
     let other = ClaimRequest { key: WorkKey::new(["g", "none"]), ..request.clone() };

@@ -30,6 +30,7 @@ pub(crate) fn ask(key: WorkKey, seen_fence: i64) -> ClaimRequest {
         take_over: false,
         definition,
         refusal: None,
+        untold: None,
     }
 }
 
