@@ -80,7 +80,8 @@ impl Operator {
     /// The row with this key.
     ///
     /// # Errors
-    /// `Table` for a key of another number of parts than the table's, and for a row that cannot be read; and what the server says.
+    /// `Configuration` for a key with a part that is no value of its column's type, `Table` for a row that cannot be read; and what the server
+    /// says.
     pub async fn row(&self, key: &WorkKey) -> Result<Option<WorkRow>> {
         let layout = &self.layout;
         let text = format!(
@@ -91,7 +92,11 @@ impl Operator {
             keys = layout.key_matches(),
         );
         let parameters = key_parameters(layout.key.len(), std::iter::once(key))?;
-        let FoundRows { mut rows, unreadable } = self.read(&text, &parameters).await?.found;
+        let found = match self.read(&text, &parameters).await {
+            Ok(page) => page.found,
+            Err(refusal) => return Err(self.judge_key(key, refusal).await),
+        };
+        let FoundRows { mut rows, unreadable } = found;
         match unreadable.sentence() {
             Some(sentence) => Err(Error::new(ErrorKind::Table, "the work row cannot be read").with_detail(sentence)),
             None => Ok(rows.pop()),
@@ -160,7 +165,30 @@ impl Operator {
             table = layout.table,
             order = layout.key_list(),
         );
-        self.read(&text, &parameters).await
+        match (self.read(&text, &parameters).await, after) {
+            (Err(refusal), Some(after)) => Err(self.judge_key(after, refusal).await),
+            (page, _) => page,
+        }
+    }
+
+    /// Why a statement that names this key was refused: where a part of the key is no value of its column's type, that.
+    async fn judge_key(&self, key: &WorkKey, refusal: Error) -> Error {
+        if refusal.kind() != ErrorKind::Table {
+            return refusal;
+        }
+        for (column, part) in self.layout.key.iter().zip(key.parts()) {
+            let text = format!("SELECT $1::text::{}", column.type_name);
+            let asked = self.connection.query(&text.into(), &vec![Box::new(part)]).await;
+            if asked.is_err_and(|error| error.kind() == ErrorKind::Table) {
+                return Error::new(ErrorKind::Configuration, "a part of the key is not of its column's type")
+                    .with_detail(format!(
+                        "It is {part:?}; the column {} is of the type {}.",
+                        column.name, column.type_name
+                    ))
+                    .with_hint("Type the key as the table has it: `postrider work ls` prints the keys of rows.");
+            }
+        }
+        refusal
     }
 
     fn columns(&self) -> String {

@@ -50,6 +50,23 @@ async fn a_table_of_other_names_and_types_is_mapped() {
     // A bigint key is ordered as a number, not as a text.
     let page = table.open_rows().await.unwrap().next_page().await.unwrap();
     assert_eq!(page.into_iter().map(|row| row.key).collect::<Vec<_>>(), [key(9), key(10), key(11)]);
+
+    // A person's slip is told as one, with its place.
+    let operator = Operator::open(&database.options(), &mapping, true, Access::Look).await.unwrap();
+    let slips = [
+        (["9", "notauuid"], r#"It is "notauuid"; the column "id" is of the type uuid."#),
+        (["99999999999999999999", id], r#"It is "99999999999999999999"; the column "tenant" is of the type bigint."#),
+    ];
+    for (parts, told) in slips {
+        let typed = WorkKey::new(parts);
+        let refused = [
+            operator.row(&typed).await.unwrap_err(),
+            operator.find(&RowFilter::default(), Some(&typed), 10).await.unwrap_err(),
+        ];
+        for error in refused {
+            assert_eq!((error.kind(), error.detail()), (ErrorKind::Configuration, Some(told)), "{}", error.report());
+        }
+    }
 }
 
 /// A team's own table: words of its own in a type of its own, a number for its key, and no column that can be done without.
