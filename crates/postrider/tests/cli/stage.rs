@@ -56,6 +56,12 @@ fn a_part_is_paused_once_and_resumed_once_and_both_are_on_record() {
 
     // Nothing is ordered without a reason, nor for what the configuration does not have.
     scene.refused(&["pause", "PRICING"], 2, "--why");
+    for verb in ["pause", "resume"] {
+        for blank in ["", " ", "\t\u{a0}\n"] {
+            scene.refused(&[verb, "PRICING", "--why", blank], 2, "it is blank");
+            scene.refused(&[verb, "PRICING", "--why", blank, "--dry-run"], 2, "it is blank");
+        }
+    }
     scene.refused(&["pause", "--why", "x"], 2, "--endpoint");
     scene.refused(&["pause", "PRICING", "--endpoint", &origin, "--why", "x"], 2, "--endpoint");
     scene.refused(&["pause", "PRICE", "--why", "x"], 2, "Its stages are PRICING.");

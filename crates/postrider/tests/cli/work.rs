@@ -116,6 +116,21 @@ fn many_rows_are_resumed_by_what_they_have_in_common_after_a_dry_run() {
     assert_eq!(nothing.code, Some(2));
     assert!(nothing.stderr.contains("neither a key nor a filter"), "{}", nothing.stderr);
     assert_eq!(scene.work(&["resume", "g", "q1"]).code, Some(2), "nothing is ordered without a reason");
+    let orders: [&[&str]; 7] = [
+        &["resume", "g", "q1"],
+        &["retry", "g", "q1"],
+        &["skip", "g", "q1", "--to", "end"],
+        &["cancel", "g", "q1"],
+        &["reexecute", "g", "q1", "--fence", "1", "--yes-new-key"],
+        &["resolve", "g", "q1", "--outcome", "failed"],
+        &["migrate", "g", "q1", "--to", "default@1"],
+    ];
+    for order in orders {
+        for blank in [&["--why", ""][..], &["--why", " \t"], &["--why", "x", "--by", " "], &["--why", " ", "--dry-run"]] {
+            let refused = scene.work(&[order, blank].concat());
+            assert!(refused.code == Some(2) && refused.stderr.contains("it is blank"), "{order:?}: {}", refused.stderr);
+        }
+    }
 }
 
 #[test]

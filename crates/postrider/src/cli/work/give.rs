@@ -19,13 +19,13 @@ const PAGE_ROWS: u32 = 500;
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Record {
     /// Why: it goes on record.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = said)]
     pub(super) why: String,
     /// Who orders it; else the user that is logged in.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = said)]
     by: Option<String>,
     /// What it rests on: a ticket, an answer, a record at a provider.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = said)]
     evidence: Option<String>,
     /// Say what would be done, and do nothing.
     #[arg(long)]
@@ -272,6 +272,11 @@ fn reason(unfit: Unfit) -> &'static str {
 
 fn count(rows: usize) -> String {
     if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") }
+}
+
+/// What goes on record says something to whoever reads it later.
+fn said(text: &str) -> Result<String, &'static str> {
+    if text.trim().is_empty() { Err("it is blank, and goes on record: say it in words") } else { Ok(text.to_owned()) }
 }
 
 /// Who is logged in, as far as the environment says.
