@@ -72,6 +72,11 @@ fn a_row_is_cancelled_while_its_request_is_under_way_and_the_answer_changes_noth
     let again = scene.work(&["cancel", "g", "q", "--why", "again"]);
     assert_eq!(again.code, Some(8));
     assert!(again.stderr.contains("PR020: the work row is closed"), "{}", again.stderr);
+    let anew = scene.work(&["reexecute", "g", "q", "--fence", "2", "--yes-new-key", "--why", "wanted after all"]);
+    assert_eq!(anew.code, Some(8));
+    for word in ["PR020: the work row is closed", "insert a new row"] {
+        assert!(anew.stderr.contains(word), "{word}: {}", anew.stderr);
+    }
 }
 
 #[test]
@@ -126,7 +131,8 @@ fn many_rows_are_resumed_by_what_they_have_in_common_after_a_dry_run() {
         &["migrate", "g", "q1", "--to", "default@1"],
     ];
     for order in orders {
-        for blank in [&["--why", ""][..], &["--why", " \t"], &["--why", "x", "--by", " "], &["--why", " ", "--dry-run"]] {
+        for blank in [&["--why", ""][..], &["--why", " \t"], &["--why", "x", "--by", " "], &["--why", " ", "--dry-run"]]
+        {
             let refused = scene.work(&[order, blank].concat());
             assert!(refused.code == Some(2) && refused.stderr.contains("it is blank"), "{order:?}: {}", refused.stderr);
         }

@@ -138,6 +138,7 @@ impl Giving<'_> {
                 .with_detail(format!("It was to have the fence {seen_fence}. {seen}"))
                 .with_hint("Look at it again: `postrider work show`."));
         }
+        let is_done_with = row.version.closed && matches!(self.order, Order::Reexecute { .. });
         let mut tally = Tally::default();
         let since = self.batch(vec![row], &mut tally).await?;
         let Some((why, _)) = tally.refused.first_key_value() else { return Ok(tally) };
@@ -146,6 +147,9 @@ impl Giving<'_> {
             Some(since) => error
                 .with_detail(format!("KEY_EXPIRED: it may have been acted on at {since}, which is longer ago than the stage's key_retention; asked again, the receiver could do the work a second time. {seen}"))
                 .with_hint("Find out what the receiver did, then: `postrider work resolve` (it was done, or it was not), `skip` (it is done by hand), or `reexecute` (again, under a new key)."),
+            None if is_done_with => error.with_detail(seen).with_hint(
+                "A closed row stays as it is: insert a new row, under a key of its own, for work that shall be done a second time.",
+            ),
             None => error.with_detail(seen),
         })
     }
