@@ -124,13 +124,13 @@ pub fn is_left_by(row: &WorkVersion, checkpoint: &Checkpoint) -> bool {
     left.fence == row.fence && left.stage == row.stage && left.state == row.state && left.closed == row.closed
 }
 
-/// What becomes of the payload's hash of a row whose outcome is written.
-pub fn hash_after(row: &WorkVersion, transition: &Transition) -> HashAfter {
+/// What becomes of the payload's hash of a row that was claimed with this fence, and whose outcome is written.
+pub fn hash_after(claimed_fence: i64, transition: &Transition) -> HashAfter {
     match transition {
         Transition::Chain { .. } => HashAfter::Anew,
         Transition::Advance { .. } => HashAfter::Forgotten,
         // The row's first claim of all, so that nothing was sent; the counts say nothing of that, since a person may reset them.
-        Transition::Release if row.fence == 1 => HashAfter::Forgotten,
+        Transition::Release if claimed_fence == 1 => HashAfter::Forgotten,
         Transition::Finish
         | Transition::Retry { .. }
         | Transition::Defer { .. }

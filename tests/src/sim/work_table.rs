@@ -273,7 +273,7 @@ async fn checkpoint(
         if !passes && !beside && !sim.has(Bug::CheckpointUnguarded) {
             return None;
         }
-        let request_hash = match guard::hash_after(before, &checkpoint.transition) {
+        let request_hash = match guard::hash_after(before.fence, &checkpoint.transition) {
             HashAfter::Kept => stored.request_hash.clone(),
             HashAfter::Forgotten => None,
             HashAfter::Anew => Some(stored.payload.clone()),

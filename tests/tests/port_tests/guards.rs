@@ -89,7 +89,7 @@ mod needs_postgres {
             }
             let expected = |at| guard::after_checkpoint(row, transition, at);
             assert_between(now, expected(earliest), expected(latest));
-            let hash = match guard::hash_after(row, transition) {
+            let hash = match guard::hash_after(row.fence, transition) {
                 HashAfter::Kept => hashes[key],
                 HashAfter::Forgotten => Hash::None,
                 HashAfter::Anew => Hash::OfPayload,

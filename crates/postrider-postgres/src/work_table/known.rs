@@ -11,13 +11,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use postrider_core::error::Result;
+use postrider_core::guard::{self, HashAfter};
 use postrider_core::ports::{Checkpoint, CheckpointReply, Claim, RowVersion, Transition};
 use postrider_core::work::{OwnerId, StageState};
 use tokio_postgres::Row;
 
 use super::asked::{Asked, Columns, Shape, Statement};
 use super::cells::{Cells, LeftOut, Unreadable};
-use super::checkpoint::{TOLD_OF_CALL, Written, guard, outcome};
+use super::checkpoint::{self, TOLD_OF_CALL, Written, outcome};
 use super::guarded;
 use super::history;
 use super::layout::{Layout, Micros, assignments, micros};
@@ -77,10 +78,12 @@ impl<'a> Known<'a> {
         before.saturating_add(more).max(0)
     }
 
-    /// The first claim of all that is given back unsent leaves no hash, and the next stage gets one with its claim.
+    /// Computed anew, from the same payload, it is the same.
     fn keeps_hash(&self) -> bool {
-        let unsent = self.checkpoint.transition == Transition::Release && self.claim.fence == 1;
-        self.written.lease.is_some() || (self.written.next.is_none() && !unsent)
+        match guard::hash_after(self.claim.fence, &self.checkpoint.transition) {
+            HashAfter::Kept | HashAfter::Anew => true,
+            HashAfter::Forgotten => false,
+        }
     }
 
     fn closes(&self) -> bool {
@@ -111,7 +114,7 @@ fn statement(layout: &Layout, shape: Shape) -> String {
          WHERE (NOT asked.opens_page OR (SELECT true FROM {table} AS t WHERE {keys} LIMIT 1)) \
            AND t.ctid = asked.row_id AND t.xmin = asked.row_version AND {keys} AND {guard} AND {IS_FREE}",
         change = change(layout),
-        guard = guard(layout, columns.len()),
+        guard = checkpoint::guard(layout, columns.len()),
     );
     let mut reply = vec!["asked.ord".to_owned()];
     reply.extend(row_version::columns(layout));
@@ -185,7 +188,7 @@ pub(super) async fn write<'a>(
     Ok(Outcomes { written, left, waited: false })
 }
 
-fn asked<'a>(layout: &Layout, owner: OwnerId, known: &[Known<'a>]) -> Result<Asked<'a>> {
+fn asked<'a>(layout: &'a Layout, owner: OwnerId, known: &[Known<'a>]) -> Result<Asked<'a>> {
     let mut asked = Asked::new(layout.key.len(), known.iter().map(|row| &row.checkpoint.key))?;
     asked.each(known.iter().map(|row| row.claim.fence));
     asked.each(known.iter().map(|row| Tid(row.version.place)));
@@ -194,7 +197,7 @@ fn asked<'a>(layout: &Layout, owner: OwnerId, known: &[Known<'a>]) -> Result<Ask
     asked.alike(known.iter().map(|row| Xid(row.version.xid)));
     asked.alike(known.iter().map(|row| row.claim.stage.as_str()));
     asked.alike(known.iter().map(|row| row.written.next.unwrap_or(&row.claim.stage).as_str()));
-    asked.alike(known.iter().map(|row| layout.states.word(row.written.state).to_owned()));
+    asked.alike(known.iter().map(|row| layout.states.word(row.written.state)));
     asked.alike(known.iter().map(|row| row.count(row.claim.attempt, row.written.attempts_more)));
     asked.alike(known.iter().map(|row| row.count(row.claim.deferrals, row.written.deferrals_more)));
     asked.alike(known.iter().map(|row| i64::from(row.written.lease.is_some())));
