@@ -249,8 +249,7 @@ fn start(server: &Server, side: Side, load: Load) -> Result<Running> {
     Running::start(side.name(), &mut command)
 }
 
-/// This program as a side.
-/// A side of this program's own. `journal`: the name of its journal, which is made anew.
+/// This program as a side. `journal`: the name of its journal, which is made anew.
 pub(crate) fn role(server: &Server, side: Side, load: Load, journal: &str) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context(|| "cannot find this program")?);
     command.arg(if side == Side::Poller { "poll" } else { "execute" });

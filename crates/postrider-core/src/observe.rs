@@ -124,7 +124,7 @@ fn waiting(policy: Result<&StagePolicy, Gone>, version: &WorkVersion, now: Times
 mod tests {
     use super::*;
     use crate::stage::{Backoff, Next, StageClass, StageGraph};
-    use crate::work::DefinitionName;
+    use crate::work::{DefinitionName, WorkKey};
     use std::time::Duration;
 
     const ME: OwnerId = OwnerId(1);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn version(state: StageState, fence: i64) -> WorkVersion {
-        WorkVersion { state, fence, ..WorkVersion::unclaimed("PRICING") }
+        WorkVersion { state, fence, ..WorkVersion::unclaimed(WorkKey::new(["g", "q"]), "PRICING") }
     }
 
     fn seen(known: Option<Rank>, version: &WorkVersion) -> Observation {

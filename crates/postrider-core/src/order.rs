@@ -221,6 +221,7 @@ fn go_on(to: &Next, version: &WorkVersion, again: Ordered) -> Result<Ordered, Un
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::WorkKey;
 
     fn row(state: StageState) -> WorkVersion {
         WorkVersion {
@@ -229,7 +230,7 @@ mod tests {
             deferral_count: 1,
             fence: 7,
             closed: matches!(state, StageState::Done | StageState::Cancelled),
-            ..WorkVersion::unclaimed("PRICING")
+            ..WorkVersion::unclaimed(WorkKey::new(["g", "q"]), "PRICING")
         }
     }
 

@@ -271,12 +271,11 @@ pub struct WorkVersion {
     pub closed: bool,
 }
 
-#[cfg(test)]
 impl WorkVersion {
-    /// A row that nobody has claimed yet.
-    pub(crate) fn unclaimed(stage: &str) -> WorkVersion {
+    /// A row as it is submitted: nobody has claimed it yet.
+    pub fn unclaimed(key: WorkKey, stage: &str) -> WorkVersion {
         WorkVersion {
-            key: WorkKey::new(["g", "q"]),
+            key,
             definition: None,
             stage: StageName::new(stage),
             state: StageState::Pending,

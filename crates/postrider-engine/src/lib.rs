@@ -24,8 +24,6 @@ mod shutdown;
 mod sight;
 mod survey;
 mod telemetry;
-#[cfg(test)]
-mod testing;
 mod world;
 
 pub use limits::Limits;

@@ -14,7 +14,7 @@ use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::route::{OutboxPrefix, OutboxTable, Routing, WorkMapping};
 use postrider_core::snapshot::Snapshot;
 use postrider_core::time::Timestamp;
-use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
+use postrider_core::work::{OwnerId, WorkKey, WorkVersion};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -483,24 +483,7 @@ impl Database {
 
 /// A new row in the first stage.
 pub fn new_row(key: WorkKey, stage: &str, payload: &str) -> Stored {
-    Stored {
-        version: WorkVersion {
-            key,
-            definition: None,
-            stage: StageName::new(stage),
-            state: StageState::Pending,
-            attempt_count: 0,
-            deferral_count: 0,
-            fence: 0,
-            epoch: 0,
-            next_attempt_at: None,
-            lease_until: None,
-            lease_owner: None,
-            closed: false,
-        },
-        payload: payload.into(),
-        request_hash: None,
-    }
+    Stored { version: WorkVersion::unclaimed(key, stage), payload: payload.into(), request_hash: None }
 }
 
 /// What of the log is ours.

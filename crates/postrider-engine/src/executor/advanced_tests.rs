@@ -2,7 +2,6 @@
 use super::*;
 use crate::executor::play::{Play, stage};
 use crate::settings::UnfencedWrites;
-use crate::testing::unclaimed;
 use postrider_core::outcome::{Answer, Declared, Lost, NotSent, Outcome};
 use postrider_core::ports::{CheckpointReply, ClaimReply, Reading, Transition};
 use postrider_core::snapshot::Snapshot;
@@ -36,7 +35,7 @@ impl Scene {
             attempt_count: 1,
             fence: self.ticket.fence,
             lease_owner: Some(OwnerId(1)),
-            ..unclaimed(self.ticket.key.clone(), self.ticket.step.stage.as_str())
+            ..WorkVersion::unclaimed(self.ticket.key.clone(), self.ticket.step.stage.as_str())
         }
     }
 

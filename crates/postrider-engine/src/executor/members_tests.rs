@@ -1,7 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 use crate::executor::play::{Play, stage};
 use crate::executor::timetable::Sweep;
-use crate::testing::unclaimed;
 use crate::world::World;
 use postrider_core::members::{Presence, Together};
 use postrider_core::observe::Rank;
@@ -23,7 +22,7 @@ fn play() -> Play {
 }
 
 fn pending(number: usize) -> WorkVersion {
-    unclaimed(WorkKey::new(["g", &number.to_string()]), "PRICING")
+    WorkVersion::unclaimed(WorkKey::new(["g", &number.to_string()]), "PRICING")
 }
 
 fn said(owner: OwnerId, leaving: bool) -> Presence {

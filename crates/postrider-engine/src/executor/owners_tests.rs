@@ -1,6 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 use crate::executor::play::{Play, stage};
-use crate::testing::unclaimed;
 use crate::world::World;
 use postrider_core::stage::StagePolicy;
 use postrider_core::time::Timestamp;
@@ -22,7 +21,7 @@ fn running(number: usize, now: Timestamp) -> WorkVersion {
         fence: 1,
         lease_until: Some(now.after(Duration::from_secs(86_400))),
         lease_owner: Some(OTHER),
-        ..unclaimed(WorkKey::new(["g", &number.to_string()]), "PRICING")
+        ..WorkVersion::unclaimed(WorkKey::new(["g", &number.to_string()]), "PRICING")
     }
 }
 

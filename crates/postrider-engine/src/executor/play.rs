@@ -6,7 +6,6 @@ use crate::clock::ServerClock;
 use crate::limits::Limits;
 use crate::settings::{EndpointPolicy, UnfencedWrites, WorkSettings};
 use crate::telemetry::Telemetry;
-use crate::testing::unclaimed;
 use crate::world::World;
 use postrider_core::error::{Error, ErrorKind};
 use postrider_core::outcome::{Answer, Declared, Outcome};
@@ -130,7 +129,7 @@ impl Play {
 
     /// `at`: when it is due, where that is not at once.
     pub(super) fn submit_row(&mut self, key: &WorkKey, stage: &str, at: Option<Timestamp>) {
-        let waits = unclaimed(key.clone(), stage);
+        let waits = WorkVersion::unclaimed(key.clone(), stage);
         let version = WorkVersion { definition: self.definition.clone(), next_attempt_at: at, ..waits };
         self.state.observe_version(version, 1);
     }

@@ -82,7 +82,6 @@ mod tests {
     use super::*;
     use crate::executor::play::{Play, stage};
     use crate::executor::timetable::Sweep;
-    use crate::testing::unclaimed;
     use postrider_core::ports::ClaimReply;
     use postrider_core::snapshot::Snapshot;
     use postrider_core::work::WorkKey;
@@ -91,7 +90,7 @@ mod tests {
     fn page(states: &[StageState]) -> Vec<WorkVersion> {
         let row = |(number, state): (usize, &StageState)| WorkVersion {
             state: *state,
-            ..unclaimed(WorkKey::new(["read".to_owned(), number.to_string()]), "FIRST")
+            ..WorkVersion::unclaimed(WorkKey::new(["read".to_owned(), number.to_string()]), "FIRST")
         };
         states.iter().enumerate().map(row).collect()
     }

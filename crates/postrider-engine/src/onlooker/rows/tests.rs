@@ -1,5 +1,4 @@
 use super::*;
-use crate::testing::unclaimed;
 use expect_test::{Expect, expect};
 use postrider_core::stage::{Backoff, Next, StageClass, StageGraph, StagePolicy};
 use postrider_core::work::DefinitionName;
@@ -29,7 +28,12 @@ fn definitions() -> Definitions {
 }
 
 fn row(stage: &str, state: StageState, attempt_count: u32) -> WorkVersion {
-    WorkVersion { state, attempt_count, closed: state.is_closed(), ..unclaimed(WorkKey::new(["q1"]), stage) }
+    WorkVersion {
+        state,
+        attempt_count,
+        closed: state.is_closed(),
+        ..WorkVersion::unclaimed(WorkKey::new(["q1"]), stage)
+    }
 }
 
 /// Versions, each with the second of its commit, and what is told of them at the 100th.
