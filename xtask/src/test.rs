@@ -35,7 +35,8 @@ impl Test {
             service.ensure()?;
         }
         let mut tally = Tally::default();
-        run_counted(&mut self.cargo_test(), self.filter.is_none(), &mut tally)?;
+        let failures = run_counted(&mut self.cargo_test(), self.filter.is_none(), &mut tally)?;
+        failures.iter().for_each(|line| println!("{line}"));
         println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
         Ok(tally.failed == 0)
     }
@@ -51,20 +52,28 @@ impl Test {
 }
 
 /// Runs a command, shows what it prints as it comes, and counts its results. One that fails without a failed test counts as one itself.
-fn run_counted(command: &mut Command, filtered_is_skipped: bool, tally: &mut Tally) -> Result<()> {
+/// Gives what failed tests said, which may stand far above the end.
+fn run_counted(command: &mut Command, filtered_is_skipped: bool, tally: &mut Tally) -> Result<Vec<String>> {
     let line = workspace::line(command);
     eprintln!("> {line}");
     let mut child = command.stdout(Stdio::piped()).spawn().context(|| format!("cannot run `{line}`"))?;
     let failed_before = tally.failed;
     let mut results = 0_u32;
+    let mut failures = Vec::new();
+    let mut within_failures = false;
     let stdout = child.stdout.take().expect("stdout was asked for");
     for printed in BufReader::new(stdout).split(b'\n') {
         let printed = printed.context(|| format!("cannot read from `{line}`"))?;
         let printed = String::from_utf8_lossy(&printed);
         println!("{printed}");
+        within_failures |= printed == "failures:";
         if let Some(counted) = read_result(&printed, filtered_is_skipped) {
             tally.add(counted);
             results += 1;
+            within_failures = false;
+        }
+        if within_failures {
+            failures.push(printed.into_owned());
         }
     }
     let status = child.wait().context(|| format!("cannot wait for `{line}`"))?;
@@ -76,7 +85,7 @@ fn run_counted(command: &mut Command, filtered_is_skipped: bool, tally: &mut Tal
         }
         _ => {}
     }
-    Ok(())
+    Ok(failures)
 }
 
 impl Tally {
@@ -130,5 +139,15 @@ mod tests {
         let failed = OK.replace("ok. 7 passed; 0 failed", "FAILED. 5 passed; 2 failed");
         assert_eq!(counted(&format!("echo '{failed}'; exit 101")), Tally { passed: 5, failed: 2, skipped: 3 });
         assert_eq!(counted("true"), Tally { passed: 1, failed: 0, skipped: 0 });
+    }
+
+    #[test]
+    fn what_failed_tests_say_is_given_and_nothing_else() {
+        let script = format!(
+            "printf '%s\\n' 'test a ... FAILED' '' 'failures:' '---- a stdout ----' 'why' '' 'failures:' '    a' '{}' 'test b ... ok' '{OK}'",
+            OK.replace("ok. 7 passed; 0 failed", "FAILED. 0 passed; 1 failed")
+        );
+        let said = run_counted(Command::new("sh").args(["-c", &script]), true, &mut Tally::default()).unwrap();
+        assert_eq!(said, ["failures:", "---- a stdout ----", "why", "", "failures:", "    a"]);
     }
 }

@@ -3,6 +3,7 @@
 -- @unpublished public.ballast
 -- @options proto_version=4 streaming=parallel
 -- @reader SET logical_decoding_work_mem = '64kB'
+-- @alone the server stops sending what has rolled back where it looks into a catalog, and it looks again when others change theirs
 CREATE TABLE t (id int PRIMARY KEY, v text);
 CREATE TABLE ballast (v text);
 ALTER TABLE ballast ALTER v SET STORAGE EXTERNAL;

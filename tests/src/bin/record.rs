@@ -5,10 +5,9 @@ use std::process::ExitCode;
 use postrider_tests::conformance::case::{Case, VERSIONS};
 use postrider_tests::conformance::oracle;
 use postrider_tests::conformance::recording::Recording;
-use postrider_tests::conformance::server::Database;
+use postrider_tests::conformance::server::{Database, quiet};
 use postrider_tests::conformance::substance::substance;
 use xtask::error::Result;
-use xtask::postgres::{Cluster, find};
 
 const USAGE: &str = "usage: record [--postgres NN] [--all]";
 
@@ -44,7 +43,7 @@ async fn main() -> ExitCode {
 
 /// A recording that says the same as before is left as it is, so that a diff shows what has changed.
 async fn record(version: u32, all: bool) -> Result<()> {
-    let cluster = Cluster::builder(&find(Some(version))?).start()?;
+    let cluster = quiet(version)?;
     let (mut same, mut written) = (0, Vec::new());
     for case in Case::all().into_iter().filter(|case| case.is_of(version)) {
         let database = Database::of(&case, &cluster).await.expect("the version has what the case needs");

@@ -29,6 +29,8 @@ pub struct Case {
     pub unlike_test_decoding: Option<String>,
     /// Why the tables at the end are not what the changes make of empty ones.
     pub unlike_tables: Option<String>,
+    /// Why what the server sends depends on what else happens on it meanwhile.
+    pub alone: Option<String>,
     /// Before the slots are made.
     pub setup: Vec<Statement>,
     pub script: Vec<Statement>,
@@ -95,6 +97,7 @@ impl Case {
             unpublished: Vec::new(),
             unlike_test_decoding: None,
             unlike_tables: None,
+            alone: None,
             setup: Vec::new(),
             script: Vec::new(),
             by_hand: Vec::new(),
@@ -132,6 +135,7 @@ impl Case {
             "unpublished" => self.unpublished.push(rest.to_owned()),
             "unlike" if two().0 == "tables" => self.unlike_tables = Some(two().1.to_owned()),
             "unlike" => self.unlike_test_decoding = Some(two().1.to_owned()),
+            "alone" => self.alone = Some(rest.to_owned()),
             "script" => reader.in_script = true,
             "session" => reader.session = rest.to_owned(),
             "fails" => reader.fails = Some(rest.to_owned()),

@@ -8,7 +8,7 @@ use futures_util::TryStreamExt as _;
 use postrider_core::pgoutput::Message;
 use postrider_postgres::{ConnectOptions, connect_client};
 use tokio_postgres::{Client, SimpleQueryMessage};
-use xtask::postgres::Cluster;
+use xtask::postgres::{Cluster, find};
 
 use super::case::{Case, Statement};
 use super::recording::{Expected, Recording, Sent, Table, from_hex};
@@ -27,6 +27,14 @@ SELECT schemaname, tablename, to_json(ARRAY(
         AND COLUMN_IS_PUBLISHED ORDER BY a.attnum)),
     ROW_FILTER
 FROM pg_publication_tables WHERE pubname = 'p' ORDER BY 1, 2";
+
+/// A cluster in which nothing happens by itself.
+///
+/// # Errors
+/// When the version cannot be had or does not start.
+pub fn quiet(version: u32) -> xtask::error::Result<Cluster> {
+    Cluster::builder(&find(Some(version))?).setting("autovacuum", "off").start()
+}
 
 /// A database of its own for one case, with a slot of each output plugin.
 #[derive(Debug)]

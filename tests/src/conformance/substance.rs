@@ -8,57 +8,26 @@ use super::recording::{Expected, Recording};
 /// The first oid that is not the same in every cluster.
 pub(super) const FIRST_USER_OID: u32 = 16_384;
 
-/// The recording as text, with zeros for what differs from one run to the next. Descriptions that came before are left out (the
-/// server repeats one whenever anything may have changed, also by what others do), as are blocks of a stream without content, and all
-/// of a streamed transaction that rolls back, its abort with it: how much of it is sent before the server notices depends on what it has
-/// in its caches, and up to version 17 the transactions of other databases that roll back are sent as an empty block and an abort.
+/// The recording as text, with zeros for what differs from one run to the next. Descriptions that came before are left out: the
+/// server repeats one whenever anything may have changed, also by what others do.
 pub fn substance(recording: &Recording) -> String {
-    let given_up: BTreeSet<&[u8]> = recording.messages.iter().filter_map(|sent| given_up_id(&sent.payload)).collect();
-    let (mut streaming, mut skipping) = (false, false);
-    let mut lines: Vec<Vec<u8>> = Vec::new();
+    let mut streaming = false;
     let mut described: BTreeSet<Vec<u8>> = BTreeSet::new();
-    for sent in recording.messages.iter().filter(|sent| given_up_id(&sent.payload).is_none()) {
+    let mut text = String::new();
+    for sent in &recording.messages {
         let mut bytes = sent.payload.clone();
-        skipping = match bytes.first() {
-            Some(b'S') => given_up.contains(&bytes[1..5]),
-            _ => skipping && streaming,
-        };
         Blank { bytes: &mut bytes, at: 0 }.message(streaming);
         match bytes.first() {
-            Some(b'S') if skipping => {
-                streaming = true;
-                continue;
-            }
-            Some(b'E') if skipping => {
-                streaming = false;
-                continue;
-            }
-            _ if skipping => continue,
             Some(b'R' | b'Y') if !described.insert(bytes.clone()) => continue,
             Some(b'S') => streaming = true,
-            Some(b'E') => {
-                streaming = false;
-                if lines.last().is_some_and(|last| last.first() == Some(&b'S')) {
-                    lines.pop();
-                    continue;
-                }
-            }
+            Some(b'E') => streaming = false,
             _ => {}
         }
-        lines.push(bytes);
+        text.push_str(&format!("{}\n", bytes.escape_ascii()));
     }
-    let mut text = lines.iter().map(|line| format!("{}\n", line.escape_ascii())).collect::<String>();
     let Expected { changes, types, tables } = &recording.expected;
     changes.iter().for_each(|line| text.push_str(&format!("{}\n", without_numbers(line))));
     text + &format!("{types:?}\n{tables:?}\n")
-}
-
-/// The id in a STREAM ABORT of a whole transaction.
-fn given_up_id(payload: &[u8]) -> Option<&[u8]> {
-    match payload.get(..9)? {
-        [b'A', ids @ ..] if ids[..4] == ids[4..] => Some(&ids[..4]),
-        _ => None,
-    }
 }
 
 /// `BEGIN 745` and `COMMIT 745 (at …)` without their numbers.
