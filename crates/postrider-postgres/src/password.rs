@@ -88,7 +88,8 @@ impl PasswordSource {
     pub(crate) fn judge_refusal(&self, refusal: Error) -> Error {
         match self {
             _ if refusal.kind() != ErrorKind::Authentication => refusal,
-            PasswordSource::File(path) => {
+            // The default file need not exist where no password is wanted.
+            PasswordSource::File(path) if path.exists() => {
                 let detail = refusal.detail().map_or_else(String::new, |detail| format!("{detail} "));
                 refusal.with_detail(format!("{detail}The password file is {}.", path.display()))
             }

@@ -2,6 +2,9 @@
 
 use postrider_core::error::ErrorKind;
 
+/// How the paragraph begins that says what an error costs.
+const COSTS: &str = "**What it costs.**";
+
 /// The page of `kind`, as Markdown.
 pub(crate) fn page(kind: ErrorKind) -> &'static str {
     match kind {
@@ -38,6 +41,13 @@ pub(crate) fn title(kind: ErrorKind) -> &'static str {
     page(kind).lines().next().unwrap_or_default().trim_start_matches("# ")
 }
 
+/// What an error of this kind costs, as its page has it, on one line and without marks.
+pub(crate) fn costs(kind: ErrorKind) -> String {
+    let (_, costs) = page(kind).split_once(COSTS).unwrap_or_default();
+    let (costs, _) = costs.split_once("\n\n").unwrap_or((costs, ""));
+    format!("What it costs: {}", costs.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,11 +57,23 @@ mod tests {
         for kind in ErrorKind::ALL {
             let page = page(kind);
             assert!(page.starts_with(&format!("# {}: ", kind.code())), "{kind:?}");
-            assert!(page.contains("**What it costs.**"), "{kind:?}");
+            assert!(page.contains(COSTS), "{kind:?}");
             assert!(page.contains("**What to type.**"), "{kind:?}");
             assert!(page.contains("\n    "), "{kind:?} shows a command");
             assert_eq!(kind_of(&kind.code().to_lowercase()), Some(kind));
         }
         assert_eq!(kind_of("PR000"), None);
+    }
+
+    #[test]
+    fn the_costs_are_one_line() {
+        for kind in ErrorKind::ALL {
+            let costs = costs(kind);
+            assert!(costs.ends_with('.') && costs.len() > 25 && !costs.contains(['\n', '*']), "{kind:?}: {costs}");
+        }
+        assert_eq!(
+            costs(ErrorKind::Privilege),
+            "What it costs: Nothing is lost. The process ends; the slot, where there is one, keeps the log meanwhile."
+        );
     }
 }

@@ -22,7 +22,11 @@ pub(crate) fn talk(text: &str) {
 
 /// Prints an error with all its causes, once, for the person at the terminal.
 pub(crate) fn error(error: &Error) {
-    talk(&format!("postrider: error {}", describe(error)));
+    let code = error.kind().code();
+    talk(&format!(
+        "postrider: error {}\n`postrider explain {code}` says what it costs and what to type.",
+        describe(error)
+    ));
 }
 
 /// Code, message and causes on one line; detail and hint on further ones.

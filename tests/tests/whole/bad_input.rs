@@ -26,7 +26,8 @@ fn assert_refused(rider: &mut Rider, kind: ErrorKind, words: &[&str]) {
     for word in words {
         assert!(error.contains(word), "{kind:?} does not say `{word}`: {error}");
     }
-    assert!(error.trim().lines().count() >= 2, "{kind:?} names no cure: {error}");
+    let last = format!("`postrider explain {}` says what it costs and what to type.", kind.code());
+    assert!(error.trim().ends_with(&last) && error.trim().lines().count() >= 3, "{kind:?} names no cure: {error}");
     assert!(!error.contains("secret"), "a password is in it: {error}");
 }
 

@@ -4,6 +4,7 @@ use crate::cli::{ConfigurationFile, block_on};
 use crate::config::{self, Configuration, is_temporary_slot};
 use crate::connect::Patience;
 use crate::console::{self, Console};
+use crate::explain::costs;
 use crate::succession::{self, Verdict};
 use crate::{exit, wiring};
 use postrider_core::error::{Error, ErrorKind, Result};
@@ -57,8 +58,17 @@ async fn run(configuration: Configuration, owner: OwnerId, world: Arc<dyn World>
         Err(error) => Err(error),
     };
     console.abort();
-    // An error is printed once, by the caller.
-    outcome.inspect(|()| tracing::info!("postrider ends in good order"))
+    match &outcome {
+        Ok(()) => tracing::info!("postrider ends in good order"),
+        Err(error) => log_end(error),
+    }
+    outcome
+}
+
+/// One line for whoever has only the log; the caller prints the error with its cure.
+fn log_end(error: &Error) {
+    let (kind, message) = (error.kind(), error.message());
+    tracing::error!(code = kind.code(), exit_code = kind.exit_code(), "postrider ends: {message}. {}", costs(kind));
 }
 
 /// Everything that a run consists of. `None`: the end was asked for before it was there.

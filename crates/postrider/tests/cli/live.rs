@@ -158,6 +158,10 @@ fn a_commit_becomes_a_stage_call_and_an_event_and_the_end_is_orderly() {
     let slotless = end_of(&["run", "-c", file_name]);
     assert_eq!(slotless.code, Some(4), "{}", slotless.stderr);
     assert!(slotless.stderr.contains("postrider: error PR004: the replication slot does not exist\n"));
+    // Whoever has only the log has the time, the code, the message and what it costs in one line.
+    let is_told =
+        |line: &str| line.contains("ERROR") && line.contains("the replication slot does not exist. What it costs: If");
+    assert!(slotless.stderr.lines().any(is_told), "{}", slotless.stderr);
 }
 
 #[test]

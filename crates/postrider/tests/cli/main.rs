@@ -90,10 +90,11 @@ fn a_missing_file_is_one_clear_error() {
         &ended,
         dir.path(),
         expect![[r#"
-        postrider: error PR001: cannot read the configuration file: No such file or directory (os error 2)
-        The file is DIR/nowhere.toml.
-        Name the file with `-c FILE`; `postrider explain --configuration` says what goes in.
-    "#]],
+            postrider: error PR001: cannot read the configuration file: No such file or directory (os error 2)
+            The file is DIR/nowhere.toml.
+            Name the file with `-c FILE`; `postrider explain --configuration` says what goes in.
+            `postrider explain PR001` says what it costs and what to type.
+        "#]],
     );
 }
 
@@ -111,9 +112,10 @@ fn an_unknown_key_is_named_with_its_line_and_a_suggestion() {
                 &ended,
                 dir.path(),
                 expect![[r#"
-                postrider: error PR001: the configuration has a problem
-                DIR/postrider.toml:19:1: unknown key `lissten` in `server` (did you mean `listen`?)
-            "#]],
+                    postrider: error PR001: the configuration has a problem
+                    DIR/postrider.toml:19:1: unknown key `lissten` in `server` (did you mean `listen`?)
+                    `postrider explain PR001` says what it costs and what to type.
+                "#]],
             );
         }
     }
