@@ -102,6 +102,9 @@ fn an_optional_sink_that_holds_a_full_journal_is_cut_loose_on_record_and_repaire
     assert_eq!(rider.metric_of("postrider_cut_loose", "slow"), 1.0);
     let end = scene.db.log_end();
     wait_until("the slot goes on", || scene.db.confirmed(SLOT) >= end);
+    // What the sink is set to must not have to go at the next start.
+    let holds = || rider.metric("postrider_journal_bytes");
+    wait_until("nothing more has to go", || holds() <= rider.metric("postrider_journal_limit_bytes"));
     assert_says(&checked(&rider), &["On record as left out, for slow: nothing after"]);
     repair(&scene, &mut rider, &slow, 80);
 }

@@ -116,7 +116,7 @@ pub(super) async fn p_14_the_slot_moves_over_what_is_not_for_us_and_over_nothing
 /// While a transaction is read more slowly than the server's time-out allows for any silence, the server hears from us.
 pub(super) async fn s_05_a_huge_transaction_that_is_read_slowly_costs_no_connection(version: u32) {
     const MESSAGES: usize = 300;
-    const TIME_OUT: Duration = Duration::from_secs(1);
+    const TIME_OUT: Duration = Duration::from_secs(2);
     let scene = Scene::new(version, "CREATE PUBLICATION p FOR TABLE public.t").await;
     scene.run(&format!("ALTER DATABASE {} SET wal_sender_timeout = '{}ms'", scene.name, TIME_OUT.as_millis())).await;
     let mut session = scene.source().open(Lsn::ZERO).await.unwrap();
