@@ -70,8 +70,17 @@ pub struct Ordered {
     pub closes: bool,
     /// What the row waits for, it still waits for.
     pub keeps_time: bool,
-    /// The reason that stands in the row afterwards; `None`: as before.
-    pub reason: Option<String>,
+    pub reason: Reason,
+}
+
+/// What stands in the row afterwards as the reason why it is as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// The row is as it was, and so is its reason.
+    AsBefore,
+    /// What it told of is over.
+    Nothing,
+    Text(String),
 }
 
 /// Why an order does not fit a row as it is.
@@ -146,7 +155,7 @@ impl Order {
             forgets_hash: false,
             closes: false,
             keeps_time: false,
-            reason: None,
+            reason: Reason::Nothing,
         };
         match self {
             Order::Resume { accept_changed_payload } => match version.state {
@@ -156,10 +165,8 @@ impl Order {
                 _ => Err(Unfit::State),
             },
             Order::Retry => match version.state {
-                StageState::Retry => Ok(Ordered { state: StageState::Retry, resets_budget: false, ..again }),
-                StageState::Pending if version.next_attempt_at.is_some() => {
-                    Ok(Ordered { resets_budget: false, ..again })
-                }
+                state @ StageState::Retry => Ok(Ordered { state, ..hastened(again) }),
+                StageState::Pending if version.next_attempt_at.is_some() => Ok(hastened(again)),
                 StageState::Running => Err(Unfit::Running),
                 _ => Err(Unfit::State),
             },
@@ -192,9 +199,15 @@ impl Move {
         } else {
             let stage = stage.filter(|stage| **stage != version.stage).cloned();
             let definition = Some(self.to.clone());
-            Ok(Ordered { stage, definition, state: version.state, resets_budget: false, keeps_time: true, ..again })
+            let (state, reason) = (version.state, Reason::AsBefore);
+            Ok(Ordered { stage, definition, state, resets_budget: false, keeps_time: true, reason, ..again })
         }
     }
+}
+
+/// The row waits for the same thing, only no longer for its time.
+fn hastened(again: Ordered) -> Ordered {
+    Ordered { resets_budget: false, reason: Reason::AsBefore, ..again }
 }
 
 fn resolve(found: &Found, version: &WorkVersion, again: Ordered) -> Result<Ordered, Unfit> {
@@ -204,7 +217,7 @@ fn resolve(found: &Found, version: &WorkVersion, again: Ordered) -> Result<Order
         Found::Failed { reason } => Ok(Ordered {
             state: StageState::NonResumable,
             resets_budget: false,
-            reason: Some(format!("RESOLVED AS FAILED: {reason}")),
+            reason: Reason::Text(format!("RESOLVED AS FAILED: {reason}")),
             ..again
         }),
     }
@@ -312,6 +325,7 @@ mod tests {
             let version = WorkVersion { stage: name(stage), definition, ..row(state) };
             order.judge(&version).map(|ordered| {
                 assert!(ordered.keeps_time && !ordered.resets_budget && !ordered.raises_epoch && !ordered.forgets_hash);
+                assert_eq!(ordered.reason, Reason::AsBefore);
                 assert_eq!(ordered.definition, Some(DefinitionName::new("quote@2")));
                 (ordered.state, ordered.stage.map(|stage| stage.to_string()))
             })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use postrider_core::error::Result;
-use postrider_core::order::Ordered;
+use postrider_core::order::{Ordered, Reason};
 use postrider_core::work::{StageState, WorkKey};
 
 use super::{Operator, WorkRow};
@@ -46,13 +46,15 @@ impl Operator {
         parameters.push(Box::new(ordered.resets_budget));
         parameters.push(Box::new(ordered.forgets_hash));
         parameters.push(Box::new(ordered.closes));
-        parameters.push(Box::new(ordered.reason.clone()));
+        let reason = if let Reason::Text(text) = &ordered.reason { Some(text.clone()) } else { None };
+        parameters.push(Box::new(reason));
         parameters.push(Box::new(note.verb.clone()));
         parameters.push(Box::new(note.who.clone()));
         parameters.push(Box::new(note.why.clone()));
         parameters.push(Box::new(note.evidence.clone()));
         parameters.push(Box::new(ordered.definition.as_ref().map(|definition| definition.as_str().to_owned())));
         parameters.push(Box::new(ordered.keeps_time));
+        parameters.push(Box::new(ordered.reason == Reason::AsBefore));
         let text = statement(layout, ordered.raises_epoch);
         let written = guarded::run(&self.connection, &text, rows, &parameters).await?;
         let fence = |(row, answer): &(&WorkRow, tokio_postgres::Row)| {
@@ -95,12 +97,13 @@ fn statement(layout: &Layout, raises_epoch: bool) -> Arc<str> {
         fence = layout.fence.name,
         // Which of these are written depends on the table's columns; the server wants each parameter to stand somewhere.
         all = format_args!(
-            "num_nonnulls({}, {}, {}, {}, {}) > 0",
+            "num_nonnulls({}, {}, {}, {}, {}, {}) > 0",
             scalar(4, "bool"),
             scalar(5, "bool"),
             scalar(6, "text"),
             scalar(11, "text"),
-            scalar(12, "bool")
+            scalar(12, "bool"),
+            scalar(13, "bool")
         ),
         order = layout.key_list(),
         change = change(layout, raises_epoch, scalar),
@@ -136,7 +139,15 @@ fn change(layout: &Layout, raises_epoch: bool, scalar: impl Fn(usize, &str) -> S
             &layout.definition,
             format!("coalesce({}::{}, t.{})", scalar(11, "text"), layout.definition.type_name, layout.definition.name),
         ),
-        (&layout.last_error, format!("coalesce({}, t.{})", scalar(6, "text"), layout.last_error.name)),
+        (
+            &layout.last_error,
+            format!(
+                "CASE WHEN {} THEN t.{} ELSE {} END",
+                scalar(13, "bool"),
+                layout.last_error.name,
+                scalar(6, "text")
+            ),
+        ),
         (&layout.updated_at, "now()".to_owned()),
     ];
     if raises_epoch {

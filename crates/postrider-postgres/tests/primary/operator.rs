@@ -1,15 +1,16 @@
 //! What people look up and order by hand, on a real server.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use expect_test::expect;
 use postrider_core::call::idempotency_key;
 use postrider_core::error::ErrorKind;
-use postrider_core::order::{Found, Order};
+use postrider_core::order::{Found, Move, Order};
 use postrider_core::paused::PausedPart;
 use postrider_core::ports::{ClaimReply, ClaimRequest, Transition, WorkTable};
 use postrider_core::stage::Next;
-use postrider_core::work::{StageName, StageState, WorkKey};
+use postrider_core::work::{DefinitionName, StageName, StageState, WorkKey};
 use postrider_postgres::{Access, Deed, Note, Operator, RowFilter, WorkRow};
 
 use crate::database::{Database, canonical_mapping, parse};
@@ -98,6 +99,56 @@ async fn e68_a_stage_that_was_done_by_hand_is_skipped_on_record() {
         g0/q00000: skip by ada (true) because because, ticket 7: PRICING PENDING f0  -> APPROVAL PENDING f1 e0
         g1/q00001: skip by ada (true) because because, ticket 7: PRICING PENDING f0  -> PRICING DONE f1 e0"]]
     .assert_eq(&database.text(NOTED).await);
+}
+
+/// A reason says why the row is as it is: one that an order has answered would be taken for that of what comes next.
+#[tokio::test]
+async fn the_reason_on_the_row_is_what_the_order_says_or_goes_with_what_it_told_of() {
+    let database = with_rows(10).await;
+    let operator = operator(&database).await;
+    database
+        .run(
+            "UPDATE pending_work SET last_error = 'EARLIER', stage_state = CASE WHEN quote_id IN ('q00001', 'q00009') THEN 'RETRY' ELSE 'NON_RESUMABLE' END",
+        )
+        .await;
+    let to = || Next::Stage(StageName::new("APPROVAL"));
+    let moved = Move {
+        to: DefinitionName::new("quote@2"),
+        stages: BTreeSet::from([StageName::new("PRICING")]),
+        renamed: BTreeMap::new(),
+    };
+    let orders = [
+        Order::Resume { accept_changed_payload: false },
+        Order::Retry,
+        Order::Skip { to: to() },
+        Order::Cancel,
+        Order::Reexecute { stage: None },
+        Order::Resolve(Found::Done { to: Next::End }),
+        Order::Resolve(Found::NotDone),
+        Order::Resolve(Found::AskAgain),
+        Order::Resolve(Found::Failed { reason: "refused".to_owned() }),
+        Order::Migrate(moved),
+    ];
+    let mut told = Vec::new();
+    for (number, order) in orders.iter().enumerate() {
+        assert_eq!(give(&operator, look(&operator, number).await, order).await, Some(1));
+        let WorkRow { version, reason, .. } = look(&operator, number).await;
+        told.push(format!("{}: {} {}", order.verb(), version.state.as_str(), reason.as_deref().unwrap_or("-")));
+    }
+    expect![[r"
+        resume: PENDING -
+        retry: RETRY EARLIER
+        skip: PENDING -
+        cancel: CANCELLED -
+        reexecute: PENDING -
+        resolve done: DONE -
+        resolve not-done: PENDING -
+        resolve ask-again: PENDING -
+        resolve failed: NON_RESUMABLE RESOLVED AS FAILED: refused
+        migrate: RETRY EARLIER"]]
+    .assert_eq(&told.join("\n"));
+    let before = "SELECT string_agg(DISTINCT reason_before, ' ') FROM postrider.operator_actions";
+    assert_eq!(database.text(before).await, "EARLIER", "on record it stays");
 }
 
 #[tokio::test]
