@@ -145,6 +145,9 @@ impl From<ShapeError> for Error {
             ValueProblem::NotUtf8 => public.with_hint(
                 "The table holds text that is not in the database's encoding. Correct the row, and whatever wrote it.",
             ),
+            ValueProblem::NotStageState => public.with_hint(
+                "Say in work.states which state the word is of, or correct the row: `postrider work ls` names such rows with their words, and the statement.",
+            ),
             _ => public,
         }
     }

@@ -34,7 +34,8 @@ pub use client::connect_client;
 pub use columns::{Without, WorkColumn, refused_columns, work_columns};
 pub use objects::{Failover, SourceObjects};
 pub use operator::{
-    Access, Deed, Expired, FoundRows, Note, Operator, RowFilter, TimelineEntry, TriedOnce, UnreadableRows, WorkRow,
+    Access, Deed, Expired, FoundRows, Note, Operator, RowFilter, TimelineEntry, TriedOnce, UnreadableRow,
+    UnreadableRows, WorkRow,
 };
 pub use options::ConnectOptions;
 pub use primary::{HEARTBEAT_PREFIX, PgPrimary};

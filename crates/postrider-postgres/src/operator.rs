@@ -21,7 +21,7 @@ use crate::store::{OPERATOR_ACTIONS, PAUSES, StoreTable, WORK_HISTORY};
 use crate::work_table::layout::Layout;
 
 pub use expiry::Expired;
-pub use find::{FoundRows, RowFilter, UnreadableRows};
+pub use find::{FoundRows, RowFilter, UnreadableRow, UnreadableRows};
 pub use order::Note;
 pub use timeline::{Deed, TimelineEntry, TriedOnce};
 

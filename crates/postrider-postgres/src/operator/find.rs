@@ -8,8 +8,9 @@ use postrider_core::work::{DefinitionName, StageName, StageState, WorkKey};
 
 use super::{Operator, WorkRow};
 use crate::client::Parameters;
+use crate::quote::quote_literal;
 use crate::work_table::asked::key_parameters;
-use crate::work_table::cells::{Cells, LeftOut};
+use crate::work_table::cells::{Cells, Unreadable};
 use crate::work_table::layout::{Column, micros};
 
 /// What rows have in common; each part that is left out holds for all. Closed rows are found only where a state of theirs is named.
@@ -39,6 +40,20 @@ pub struct UnreadableRows {
     pub count: usize,
     /// Where they hold it.
     pub columns: BTreeSet<String>,
+    /// The first of them.
+    pub first: Vec<UnreadableRow>,
+    /// The statement by which the first of them that has an unknown word waits for a person.
+    park: Option<String>,
+}
+
+/// A row that holds what cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableRow {
+    pub key: WorkKey,
+    /// Where it holds it, as a name in SQL.
+    pub column: String,
+    /// The word in the column of the state, where that is no state's.
+    pub word: Option<String>,
 }
 
 struct Page {
@@ -47,10 +62,16 @@ struct Page {
     last: Option<WorkKey>,
 }
 
+/// So many rows that cannot be read are named.
+const NAMED_MAX: usize = 10;
+
 impl UnreadableRows {
     pub fn add(&mut self, more: UnreadableRows) {
         self.count += more.count;
         self.columns.extend(more.columns);
+        self.first.extend(more.first);
+        self.first.truncate(NAMED_MAX);
+        self.park = self.park.take().or(more.park);
     }
 
     /// What is wrong with them, as a sentence; `None` where there are none.
@@ -61,7 +82,32 @@ impl UnreadableRows {
             1 => "1 row holds".to_owned(),
             count => format!("{count} rows hold"),
         };
-        Some(format!("{rows} what cannot be read (in {}): correct the values by hand.", columns.join(", ")))
+        let named: Vec<String> = self.first.iter().map(UnreadableRow::named).collect();
+        let named = match self.count > named.len() {
+            true => format!(", among them {}", named.join("; ")),
+            false => format!(": {}", named.join("; ")),
+        };
+        Some(format!("{rows} what cannot be read (in {}){named}.", columns.join(", ")))
+    }
+
+    /// What to do about them.
+    pub fn cure(&self) -> String {
+        match &self.park {
+            Some(park) => format!(
+                "Say in work.states which state such a word is of; or write one that is a state's, and raise the fence with it. So the row waits for a person: {park}"
+            ),
+            None => "Correct the values by hand.".to_owned(),
+        }
+    }
+}
+
+impl UnreadableRow {
+    fn named(&self) -> String {
+        let key = self.key.parts().collect::<Vec<_>>().join(" ");
+        match &self.word {
+            Some(word) => format!("{key}, with the word {word:?}"),
+            None => key,
+        }
     }
 }
 
@@ -98,7 +144,9 @@ impl Operator {
         };
         let FoundRows { mut rows, unreadable } = found;
         match unreadable.sentence() {
-            Some(sentence) => Err(Error::new(ErrorKind::Table, "the work row cannot be read").with_detail(sentence)),
+            Some(sentence) => Err(Error::new(ErrorKind::Table, "the work row cannot be read")
+                .with_detail(sentence)
+                .with_hint(unreadable.cure())),
             None => Ok(rows.pop()),
         }
     }
@@ -114,9 +162,10 @@ impl Operator {
         while page.found.rows.is_empty()
             && let Some(last) = page.last
         {
-            let unreadable = page.found.unreadable;
+            let mut unreadable = page.found.unreadable;
             page = self.page(filter, Some(&last), limit).await?;
-            page.found.unreadable.add(unreadable);
+            unreadable.add(page.found.unreadable);
+            page.found.unreadable = unreadable;
         }
         Ok(page.found)
     }
@@ -204,7 +253,6 @@ impl Operator {
     async fn read(&self, text: &str, parameters: &Parameters<'_>) -> Result<Page> {
         let layout = &self.layout;
         let rows = self.connection.query(&text.into(), parameters).await?;
-        let mut left_out = LeftOut::default();
         let first = layout.key.len() + 11;
         let read = |row| {
             let mut cells = Cells::new(row, first);
@@ -215,11 +263,41 @@ impl Operator {
                 age_seconds: cells.take(&layout.updated_at)?,
             })
         };
-        let found = rows.iter().filter_map(|row| left_out.sort(read(row))).collect();
-        let columns = left_out.columns.into_iter().map(str::to_owned).collect();
-        let unreadable = UnreadableRows { count: left_out.row_count, columns };
-        let last = rows.last().map(|row| layout.read_key(&mut Cells::new(row, 0)));
-        let last = last.transpose().map_err(|_| Error::new(ErrorKind::Internal, "a row without a key was read"))?;
-        Ok(Page { found: FoundRows { rows: found, unreadable }, last })
+        let key_of = |row| {
+            let key = layout.read_key(&mut Cells::new(row, 0));
+            key.map_err(|_| Error::new(ErrorKind::Internal, "a row without a key was read"))
+        };
+        let mut found = FoundRows::default();
+        for row in &rows {
+            match read(row) {
+                Ok(row) => found.rows.push(row),
+                Err(problem) => found.unreadable.add(self.unreadable(key_of(row)?, problem)),
+            }
+        }
+        Ok(Page { found, last: rows.last().map(key_of).transpose()? })
+    }
+
+    fn unreadable(&self, key: WorkKey, Unreadable { column, word }: Unreadable<'_>) -> UnreadableRows {
+        let layout = &self.layout;
+        let park = word.is_some().then(|| {
+            let parts = layout.key.iter().zip(key.parts());
+            let places: Vec<String> =
+                parts.map(|(column, part)| format!("{} = {}", column.name, quote_literal(part))).collect();
+            format!(
+                "UPDATE {table} SET {state} = {parked}, {fence} = {fence} + 1 WHERE {place};",
+                table = layout.table,
+                state = layout.stage_state.name,
+                parked = layout.word(StageState::NonResumable),
+                fence = layout.fence.name,
+                place = places.join(" AND "),
+            )
+        });
+        let column = column.name.clone();
+        UnreadableRows {
+            count: 1,
+            columns: BTreeSet::from([column.clone()]),
+            first: vec![UnreadableRow { key, column, word }],
+            park,
+        }
     }
 }

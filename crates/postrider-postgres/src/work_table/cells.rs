@@ -13,9 +13,13 @@ pub(crate) struct Cells<'a> {
     next: usize,
 }
 
-/// The column whose value we cannot read.
+/// A value that we cannot read.
 #[derive(Debug)]
-pub(crate) struct Unreadable<'a>(&'a Column);
+pub(crate) struct Unreadable<'a> {
+    pub(crate) column: &'a Column,
+    /// Where it is a text that stands for nothing we know.
+    pub(crate) word: Option<String>,
+}
 
 /// What could not be read of the rows of one call.
 #[derive(Debug, Default)]
@@ -33,25 +37,25 @@ impl<'a> Cells<'a> {
     pub(crate) fn take<'c, T: FromSql<'a>>(&mut self, column: &'c Column) -> Result<T, Unreadable<'c>> {
         let index = self.next;
         self.next = index.saturating_add(1);
-        self.row.try_get(index).map_err(|_| Unreadable(column))
+        self.row.try_get(index).map_err(|_| Unreadable::of(column))
     }
 
     /// The next cell, a number that is never negative.
     pub(crate) fn take_count<'c>(&mut self, column: &'c Column) -> Result<u32, Unreadable<'c>> {
-        u32::try_from(self.take::<i64>(column)?).map_err(|_| Unreadable(column))
+        u32::try_from(self.take::<i64>(column)?).map_err(|_| Unreadable::of(column))
     }
 }
 
 impl<'a> Unreadable<'a> {
     pub(crate) fn of(column: &'a Column) -> Unreadable<'a> {
-        Unreadable(column)
+        Unreadable { column, word: None }
     }
 }
 
 impl<'a> LeftOut<'a> {
     /// The row, if it could be read.
     pub(crate) fn sort<T>(&mut self, read: Result<T, Unreadable<'a>>) -> Option<T> {
-        read.map_err(|Unreadable(column)| {
+        read.map_err(|Unreadable { column, .. }| {
             self.row_count += 1;
             self.columns.insert(&column.name);
         })
@@ -65,7 +69,7 @@ impl<'a> LeftOut<'a> {
             tracing::error!(
                 rows = self.row_count,
                 columns,
-                "the work table holds rows that we cannot read; they are left out"
+                "the work table holds rows that we cannot read; they are left out: `postrider work ls` names them, and says what to type"
             );
         }
     }

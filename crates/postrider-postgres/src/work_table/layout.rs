@@ -256,7 +256,9 @@ impl Layout {
     /// Reads the word in the column of the state.
     pub(crate) fn read_state(&self, cells: &mut Cells<'_>) -> Result<StageState, Unreadable<'_>> {
         let word: &str = cells.take(&self.stage_state)?;
-        self.states.state(word).ok_or(Unreadable::of(&self.stage_state))
+        self.states
+            .state(word)
+            .ok_or_else(|| Unreadable { word: Some(word.to_owned()), ..Unreadable::of(&self.stage_state) })
     }
 
     /// The table's word for a state as it is written, as a literal.

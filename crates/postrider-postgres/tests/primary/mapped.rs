@@ -187,6 +187,32 @@ async fn people_look_and_order_in_our_words_and_the_table_has_its_own() {
     assert_eq!(open.len(), 3);
 }
 
+/// Whoever looks for the row has its key and the word, and a statement that can be pasted.
+#[tokio::test]
+async fn a_row_whose_word_is_no_states_is_named_with_the_word_and_what_to_type() {
+    let database = Database::create().await;
+    database.install_store().await;
+    database.run(BARE).await;
+    database.run("ALTER TYPE status ADD VALUE 'ON ICE'").await;
+    database.run("UPDATE jobs SET status = 'ON ICE' WHERE id IN (9, 11)").await;
+    let operator = Operator::open(&database.options(), &bare_mapping(), true, Access::Order).await.unwrap();
+    let key = WorkKey::new(["9"]);
+    let refused = operator.row(&key).await.unwrap_err();
+    let told = r#"1 row holds what cannot be read (in "status"): 9, with the word "ON ICE"."#;
+    assert_eq!((refused.kind(), refused.detail()), (ErrorKind::Table, Some(told)));
+    let (cure, statement) = refused.hint().unwrap().split_once("waits for a person: ").unwrap();
+    assert!(cure.contains("work.states"), "{cure}");
+    assert_eq!(statement, r#"UPDATE "public"."jobs" SET "status" = 'FAILED', "fence" = "fence" + 1 WHERE "id" = '9';"#);
+    let found = operator.find(&RowFilter::default(), None, 10).await.unwrap();
+    assert_eq!((found.rows.len(), found.unreadable.cure().as_str()), (1, refused.hint().unwrap()));
+    let told =
+        r#"2 rows hold what cannot be read (in "status"): 9, with the word "ON ICE"; 11, with the word "ON ICE"."#;
+    assert_eq!(found.unreadable.sentence().as_deref(), Some(told));
+    database.run(statement).await;
+    let parked = operator.row(&key).await.unwrap().unwrap().version;
+    assert_eq!((parked.state, parked.fence), (StageState::NonResumable, 1));
+}
+
 /// What a cast would cut off, what is no value of the type, and what a constraint refuses, before the first row is claimed.
 #[tokio::test]
 async fn a_column_that_cannot_hold_the_words_is_refused() {

@@ -18,7 +18,7 @@ use crate::config::{self, Mode};
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::stage::{END, Next};
 use postrider_core::work::{StageName, StageState, WorkKey};
-use postrider_postgres::{Access, ConnectOptions, Operator, WorkRow};
+use postrider_postgres::{Access, ConnectOptions, Operator, UnreadableRow, UnreadableRows, WorkRow};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -190,4 +190,13 @@ fn row_json(row: &WorkRow) -> Value {
         "updated_at": row.updated_at,
         "age_seconds": row.age_seconds,
     })
+}
+
+/// The first of the rows that cannot be read.
+fn unreadable_json(rows: &UnreadableRows) -> Value {
+    let row = |row: &UnreadableRow| {
+        let key: Vec<&str> = row.key.parts().collect();
+        json!({ "key": key, "column": row.column, "word": row.word })
+    };
+    rows.first.iter().map(row).collect()
 }

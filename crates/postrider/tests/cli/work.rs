@@ -104,6 +104,7 @@ fn many_rows_are_resumed_by_what_they_have_in_common_after_a_dry_run() {
     assert_eq!(scene.text("SELECT count(*)::text FROM postrider.operator_actions WHERE verb = 'resume'"), "1197");
     let rows = scene.json(&["ls", "--state", "PENDING", "-n", "2", "--after", "g", "q10"]);
     assert_eq!(rows["rows"][0]["key"], serde_json::json!(["g", "q100"]));
+    assert!(rows["rows"][0]["reason"].is_null(), "it told of what is over: {rows:#}");
     assert_eq!((&rows["rows"][0]["attempts"], &rows["rows"][0]["fence"]), (&0.into(), &1.into()));
     // More than a page of rows that somebody spoilt, and one behind them.
     scene.text("ALTER TABLE public.pending_work ALTER fence DROP NOT NULL");
@@ -113,10 +114,19 @@ fn many_rows_are_resumed_by_what_they_have_in_common_after_a_dry_run() {
            FROM generate_series(1, 601) AS n",
     );
     let spoilt = scene.work(&["resume", "--reason-like", "SPOILT", "--why", "mended"]);
-    let told = "not resume: 600 rows hold what cannot be read (in \"fence\"): correct the values by hand.\n";
-    assert!(spoilt.stdout.contains(": 1 row done\n") && spoilt.stdout.ends_with(told), "{}", spoilt.stdout);
+    for told in [
+        ": 1 row done\n",
+        "not resume: 600 rows hold what cannot be read (in \"fence\"), among them h q1; h q10; h q100; ",
+        ". Correct the values by hand.\n",
+    ] {
+        assert!(spoilt.stdout.contains(told), "{told}: {}", spoilt.stdout);
+    }
     assert_eq!(spoilt.code, Some(8));
-    assert_eq!(scene.json(&["ls", "--reason-like", "SPOILT"])["unreadable"], 600);
+    let listed = scene.json(&["ls", "--reason-like", "SPOILT"]);
+    assert_eq!(
+        (&listed["unreadable"], &listed["unreadable_rows"][0]["key"]),
+        (&600.into(), &serde_json::json!(["h", "q1"]))
+    );
     let nothing = scene.work(&["resume", "--why", "all of it"]);
     assert_eq!(nothing.code, Some(2));
     assert!(nothing.stderr.contains("neither a key nor a filter"), "{}", nothing.stderr);
@@ -137,6 +147,21 @@ fn many_rows_are_resumed_by_what_they_have_in_common_after_a_dry_run() {
             assert!(refused.code == Some(2) && refused.stderr.contains("it is blank"), "{order:?}: {}", refused.stderr);
         }
     }
+}
+
+#[test]
+fn a_row_whose_word_is_no_states_is_named_by_whoever_looks_for_it() {
+    let scene = Scene::new();
+    scene.text("ALTER TABLE public.pending_work DROP CONSTRAINT pending_work_stage_state_check");
+    scene.text("INSERT INTO public.pending_work (group_id, quote_id, stage, stage_state) VALUES ('i', 'q1', 'PRICING', 'ON_ICE')");
+    for verb in [&["show", "i", "q1"][..], &["cancel", "i", "q1", "--why", "x"], &["ls"]] {
+        let said = scene.work(verb).stderr;
+        for word in ["i q1, with the word \"ON_ICE\".", "work.states", "UPDATE \"public\".\"pending_work\" SET "] {
+            assert!(said.contains(word), "{verb:?}: {said}");
+        }
+    }
+    let told = serde_json::json!([{ "key": ["i", "q1"], "column": "\"stage_state\"", "word": "ON_ICE" }]);
+    assert_eq!(scene.json(&["ls"])["unreadable_rows"], told);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Giving an order to rows: to one by its key, or to all that have something in common.
 
 use super::ls::Filter;
-use super::{Place, key_of, key_text, open};
+use super::{Place, key_of, key_text, open, unreadable_json};
 use crate::cli::block_on;
 use crate::config::Work;
 use crate::{exit, output};
@@ -235,6 +235,7 @@ impl Tally {
                 .collect();
             let mut told = json!({
                 "verb": verb, "dry_run": dry_run, "done": done, "refused": refused, "unreadable": self.unreadable.count,
+                "unreadable_rows": unreadable_json(&self.unreadable),
             });
             if let Order::Migrate(Move { to, renamed, .. }) = order {
                 let renamed = renamed.iter().map(|(old, new)| (old.to_string(), new.to_string()));
@@ -251,7 +252,7 @@ impl Tally {
             output::data(&format!("not {verb}: {}, {why}, among them {}", count(keys.len()), first.join("; ")));
         }
         if let Some(sentence) = self.unreadable.sentence() {
-            output::data(&format!("not {verb}: {sentence}"));
+            output::data(&format!("not {verb}: {sentence} {}", self.unreadable.cure()));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `postrider work ls`: rows by what they have in common.
 
-use super::{Place, key_of, open, row_json, row_text, stage_of, state_of};
+use super::{Place, key_of, open, row_json, row_text, stage_of, state_of, unreadable_json};
 use crate::cli::block_on;
 use crate::config::Span;
 use crate::{exit, output};
@@ -70,14 +70,15 @@ impl Ls {
         })?;
         if self.place.json {
             let rows: Vec<Value> = rows.iter().map(row_json).collect();
-            output::json(&json!({ "rows": rows, "unreadable": unreadable.count }));
+            let unreadable_rows = unreadable_json(&unreadable);
+            output::json(&json!({ "rows": rows, "unreadable": unreadable.count, "unreadable_rows": unreadable_rows }));
         } else {
             rows.iter().for_each(|row| output::data(&row_text(row)));
             if rows.len() == usize::try_from(self.limit).unwrap_or(usize::MAX) {
                 output::talk("There may be more: go on with --after and the last key.");
             }
             if let Some(sentence) = unreadable.sentence() {
-                output::talk(&format!("Left out: {sentence}"));
+                output::talk(&format!("Left out: {sentence} {}", unreadable.cure()));
             }
         }
         Ok(exit::OK)
