@@ -43,7 +43,9 @@ pub(crate) struct ServerMessage {
     pub(crate) message: String,
     pub(crate) detail: Option<String>,
     pub(crate) hint: Option<String>,
+    pub(crate) schema: Option<String>,
     pub(crate) table: Option<String>,
+    pub(crate) column: Option<String>,
     pub(crate) constraint: Option<String>,
     /// Where the server was; in a stream its last word is the LSN of the change.
     pub(crate) context: Option<String>,
@@ -72,7 +74,9 @@ impl ServerMessage {
                 b'M' => message.message = text,
                 b'D' => message.detail = Some(text),
                 b'H' => message.hint = Some(text),
+                b's' => message.schema = Some(text),
                 b't' => message.table = Some(text),
+                b'c' => message.column = Some(text),
                 b'n' => message.constraint = Some(text),
                 b'W' => message.context = Some(text),
                 _ => {}
@@ -84,6 +88,14 @@ impl ServerMessage {
     /// The place in the log of the change that the server was decoding. The words around it may be in any language.
     fn lsn(&self) -> Option<Lsn> {
         self.context.as_deref()?.split_whitespace().find_map(|word| word.parse().ok())
+    }
+
+    /// The function of a team's that refuses, a trigger's as a rule. The words around its name may be in any language.
+    fn function(&self) -> Option<&str> {
+        // A line with a quote has a statement in it, and so perhaps values.
+        let mut lines = self.context.as_deref()?.lines().filter(|line| !line.contains(['"', '\'']));
+        let line = lines.find(|line| line.contains("PL/pgSQL"))?;
+        line.split_whitespace().find_map(|word| word.split_once('(')).map(|(name, _)| name)
     }
 
     /// Said in the stream: a publication that the slot's position does not know yet. From version 18 on that is only a
@@ -106,7 +118,9 @@ pub(crate) fn map_client_error(phase: Phase, error: tokio_postgres::Error) -> Er
                 message: refusal.message().to_owned(),
                 detail: refusal.detail().map(str::to_owned),
                 hint: refusal.hint().map(str::to_owned),
+                schema: refusal.schema().map(str::to_owned),
                 table: refusal.table().map(str::to_owned),
+                column: refusal.column().map(str::to_owned),
                 constraint: refusal.constraint().map(str::to_owned),
                 context: refusal.where_().map(str::to_owned),
             },
@@ -222,7 +236,13 @@ fn judge(phase: Phase, refusal: &ServerMessage) -> (ErrorKind, &'static str, Opt
         ("42P01" | "42703" | "42883" | "3F000", _) => {
             (ErrorKind::Table, "a table or a column of ours does not exist", Some(MISSING_TABLE_HINT))
         }
-        (_, "22" | "23" | "P0") => (ErrorKind::Table, "the database refuses the row", None),
+        (_, "22" | "23" | "P0") => (
+            ErrorKind::Table,
+            "the database refuses the row",
+            Some(
+                "The server's log has the row's values beside this SQLSTATE. Correct the row, or what refuses it: the constraint, the column, the trigger.",
+            ),
+        ),
         ("25006", _) => (
             ErrorKind::Configuration,
             "the server is a standby and takes no writes",
@@ -320,10 +340,20 @@ fn describe(refusal: &ServerMessage) -> String {
     let class = refusal.sqlstate.get(..2).unwrap_or("");
     if matches!(class, "22" | "23" | "P0") {
         let mut text = format!("SQLSTATE {}", refusal.sqlstate);
-        for (what, name) in [("table", &refusal.table), ("constraint", &refusal.constraint)] {
+        if let Some(table) = &refusal.table {
+            let schema = refusal.schema.as_ref().map(|schema| format!("{}.", quote_identifier(schema)));
+            text.push_str(&format!(", table {}{}", schema.unwrap_or_default(), quote_identifier(table)));
+        }
+        for (what, name) in [("column", &refusal.column), ("constraint", &refusal.constraint)] {
             if let Some(name) = name {
-                text.push_str(&format!(", {what} \"{name}\""));
+                text.push_str(&format!(", {what} {}", quote_identifier(name)));
             }
+        }
+        if let Some(function) = refusal.function() {
+            text.push_str(&format!(", in the function {function}"));
+        } else if refusal.sqlstate == "22001" {
+            // The server names no column, but the type; there is no value in these words.
+            text.push_str(&format!(", {}", refusal.message));
         }
         if let Some(lsn) = refusal.lsn() {
             text.push_str(&format!(", in the change at {lsn}"));
@@ -421,6 +451,16 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Table);
         assert!(error.report().contains("SQLSTATE 22021, in the change at 0/1A2B3C8."), "{}", error.report());
         assert!(error.report().contains("SQL_ASCII") && !error.report().contains("0xff"), "{}", error.report());
+    }
+
+    #[test]
+    fn a_trigger_that_refuses_is_named_in_any_language_and_no_statement_of_its() {
+        let mut message = refusal("P0001", "no more for a@b.example");
+        message.context =
+            Some("SQL-Anweisung »INSERT INTO PL/pgSQL VALUES ('a@b.example')«\nPL/pgSQL-Funktion quoting.refuse(text) Zeile 3 bei RAISE".into());
+        let report = map_server_message(Phase::Query, &message).report();
+        assert!(report.contains("SQLSTATE P0001, in the function quoting.refuse."), "{report}");
+        assert!(!report.contains("a@b.example"), "{report}");
     }
 
     #[test]

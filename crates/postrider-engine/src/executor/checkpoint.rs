@@ -71,6 +71,8 @@ impl State {
                 self.alarm();
                 tracing::error!(
                     error = error.report(),
+                    stage = %checkpoint.stage,
+                    fence = checkpoint.fence,
                     "the database refuses to write what a stage's call came to; it is kept in memory and tried again every half minute"
                 );
             }

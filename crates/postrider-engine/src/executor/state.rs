@@ -264,10 +264,12 @@ impl State {
     /// statement of its own.
     pub(crate) fn refused(&mut self, keys: &[&WorkKey], error: &Error) {
         let [key] = keys else { return self.name_one_by_one(keys.len()) };
-        self.rows.remove(key);
+        let Some(row) = self.rows.remove(key) else { return };
         self.alarm();
         tracing::error!(
             error = error.report(),
+            stage = %row.step.stage,
+            fence = row.rank.fence(),
             "the work table refuses a statement for a row; the row is set aside until the next sweep"
         );
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use postrider_core::error::Result;
+use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::order::{Ordered, Reason};
 use postrider_core::work::{StageState, WorkKey};
 
@@ -56,12 +56,32 @@ impl Operator {
         parameters.push(Box::new(ordered.keeps_time));
         parameters.push(Box::new(ordered.reason == Reason::AsBefore));
         let text = statement(layout, ordered.raises_epoch);
-        let written = guarded::run(&self.connection, &text, rows, &parameters).await?;
+        let written = guarded::run(&self.connection, &text, rows, &parameters).await;
+        let written = written.map_err(|refusal| name_rows(refusal, rows))?;
         let fence = |(row, answer): &(&WorkRow, tokio_postgres::Row)| {
             Ok((row.version.key.clone(), answer.try_get(1).map_err(unreadable)?))
         };
         written.iter().map(fence).collect()
     }
+}
+
+/// A refusal because of a row, with the row's key; of several rows the server does not say which one it was.
+fn name_rows(refusal: Error, rows: &[WorkRow]) -> Error {
+    let key = |row: &WorkRow| row.version.key.parts().collect::<Vec<_>>().join(" ");
+    let rows = match (refusal.kind(), rows) {
+        (ErrorKind::Table, [row]) => format!("The row is {}.", key(row)),
+        (ErrorKind::Table, [first, .., last]) => {
+            format!(
+                "It is one of {} rows, from {} to {}, and none of them is written.",
+                rows.len(),
+                key(first),
+                key(last)
+            )
+        }
+        _ => return refusal,
+    };
+    let detail = format!("{} {rows}", refusal.detail().unwrap_or_default());
+    refusal.with_detail(detail.trim_start())
 }
 
 /// Parameters: the key arrays, those of `SEEN`, then what is written and what goes on record.

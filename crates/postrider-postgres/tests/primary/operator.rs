@@ -229,6 +229,54 @@ async fn e28_a_key_that_its_receiver_may_have_forgotten_is_found_before_a_row_is
     assert_eq!(expired(14).await, [], "nobody acted on it");
 }
 
+/// Whoever reads it finds what refuses, and which row.
+#[tokio::test]
+async fn what_the_database_refuses_is_told_with_the_names_of_what_refuses_it_and_the_key() {
+    let database = with_rows(2).await;
+    let operator = operator(&database).await;
+    let failed = Order::Resolve(Found::Failed { reason: "so".to_owned() });
+    database.run("UPDATE pending_work SET stage_state = 'NON_RESUMABLE', last_error = 'EARLIER'").await;
+    let refusals = [
+        (
+            "ADD CONSTRAINT kept CHECK (stage_state <> 'CANCELLED')",
+            "DROP CONSTRAINT kept",
+            &Order::Cancel,
+            r#"SQLSTATE 23514, table "public"."pending_work", constraint "kept"."#,
+        ),
+        (
+            "ALTER last_error SET NOT NULL",
+            "ALTER last_error DROP NOT NULL",
+            &Order::Cancel,
+            r#"SQLSTATE 23502, table "public"."pending_work", column "last_error"."#,
+        ),
+        (
+            "ALTER last_error TYPE varchar(12)",
+            "ALTER last_error TYPE text",
+            &failed,
+            "SQLSTATE 22001, value too long for type character varying(12).",
+        ),
+    ];
+    let give = async |rows: &[WorkRow], order: &Order| {
+        let note = Note { verb: order.verb().into(), who: "ada".into(), why: "x".into(), evidence: None };
+        operator.write(rows, &order.judge(&rows[0].version).unwrap(), &note).await.unwrap_err()
+    };
+    let rows = [look(&operator, 0).await, look(&operator, 1).await];
+    for (refuse, allow, order, told) in refusals {
+        database.run(&format!("ALTER TABLE pending_work {refuse}")).await;
+        let refusal = give(&rows[..1], order).await;
+        assert_eq!(refusal.detail(), Some(format!("{told} The row is g0 q00000.").as_str()), "{}", refusal.report());
+        database.run(&format!("ALTER TABLE pending_work {allow}")).await;
+    }
+    database
+        .run(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not %', NEW.payload; END $$;
+             CREATE TRIGGER refuse BEFORE UPDATE ON pending_work FOR EACH ROW EXECUTE FUNCTION refuse()",
+        )
+        .await;
+    let told = "SQLSTATE P0001, in the function public.refuse. It is one of 2 rows, from g0 q00000 to g1 q00001, and none of them is written.";
+    assert_eq!(give(&rows, &Order::Cancel).await.detail(), Some(told));
+}
+
 #[tokio::test]
 async fn rows_are_found_by_what_they_have_in_common_in_pages() {
     let database = with_rows(20).await;
