@@ -78,8 +78,8 @@ async fn rows_that_cannot_be_read_are_left_out_and_reported_once() {
     let _listening = log.listen();
     let all: Vec<_> = (0..bad.len() + 2).map(key).collect();
     let expected = [key(bad.len() + 1), key(bad.len())];
-    let line = "ERROR postrider_postgres::work_table::cells: the work table holds rows that we cannot read; they are left out \
-                rows=6 columns=\"\\\"attempt_count\\\", \\\"deferral_count\\\", \\\"epoch\\\", \\\"fence\\\", \\\"stage\\\", \\\"stage_state\\\"\"";
+    let line = "ERROR postrider_postgres::work_table::cells: the work table holds rows that we cannot read; they are left out: \
+                `postrider work ls` names them, and says what to type rows=6 columns=\"\\\"attempt_count\\\", \\\"deferral_count\\\", \\\"epoch\\\", \\\"fence\\\", \\\"stage\\\", \\\"stage_state\\\"\"";
 
     let mut read: Vec<_> = table.read(&all).await.unwrap().rows.into_iter().map(|row| row.key).collect();
     read.sort();
