@@ -134,7 +134,9 @@ impl Journal for OpenJournal {
     }
 
     fn room(&self, now: Timestamp) -> Room {
-        self.bounds.room(self.sync.log(), now)
+        let log = self.sync.log();
+        let end = *log.end.borrow();
+        self.bounds.room(&log.segments(), end, now)
     }
 
     fn release(&self, position: Position, now: Timestamp) -> Result<()> {

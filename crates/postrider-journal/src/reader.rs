@@ -14,9 +14,10 @@ use crate::gaps::Gaps;
 use crate::log::{End, Log, Segment};
 use crate::positions::Positions;
 use crate::recover::{list, mark_cuts};
+use crate::retention::Bounds;
 use crate::segment::SegmentName;
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{Follower, Gap, SchemaBlock, SourceIdentity};
+use postrider_core::ports::{Follower, Gap, Room, SchemaBlock, SourceIdentity};
 use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::{PartHead, PartKind, TransactionBatch};
@@ -24,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A journal that is only looked at. In memory it holds the names of the segments and a buffer.
 #[derive(Debug)]
@@ -175,6 +177,24 @@ impl Reader {
             });
         }
         Ok(summaries)
+    }
+
+    /// What would have to go under these bounds, as the journal itself would say but for the bytes behind the last frame of a file. Reads the first frame of each segment.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Reader::segments`].
+    pub fn room(&self, retain_bytes: u64, retain_age: Option<Duration>, now: Timestamp) -> Result<Room> {
+        let end = *self.log.end.borrow();
+        let mut segments = self.log.segments().clone();
+        for segment in &mut segments {
+            let Some(mut opened) = self.open_held(*segment)? else { continue };
+            segment.begun_at = self.first_head(&mut opened)?.map(|head| head.committed_at);
+            if segment.name.number != end.segment {
+                segment.sealed_bytes = opened.frames.length()?;
+            }
+        }
+        Ok(Bounds { bytes_max: retain_bytes, age_max: retain_age }.room(&segments, end, now))
     }
 
     /// A cursor after `after`. [`Position::START`] means the oldest transaction held.

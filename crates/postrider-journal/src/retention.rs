@@ -86,10 +86,8 @@ impl Retention {
 
 impl Bounds {
     /// What would have to go now, whoever needs it.
-    pub(crate) fn room(self, log: &Log, now: Timestamp) -> Room {
-        let end = *log.end.borrow();
-        let segments = log.segments();
-        let held_bytes = held_bytes(&segments, end);
+    pub(crate) fn room(self, segments: &VecDeque<Segment>, end: End, now: Timestamp) -> Room {
+        let held_bytes = held_bytes(segments, end);
         let beyond = |bytes_max: u64, has_aged: &dyn Fn(&Segment) -> bool| {
             let mut left = held_bytes;
             let mut last = None;

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
 use crate::testing::{Chance, FakeDisk};
-use crate::{Opened, Settings, SyncPoint, open, open_on};
+use crate::{Opened, Reader, Settings, SyncPoint, open, open_on};
 use expect_test::expect;
 use postrider_core::error::{Error, ErrorKind, Result};
-use postrider_core::ports::{Follower, JournalWriter, SchemaBlock, SourceIdentity};
+use postrider_core::ports::{Follower, JournalWriter, Room, SchemaBlock, SourceIdentity};
 use postrider_core::position::{Generation, Lsn, Position};
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::{PART_BYTES_MAX, PartHead, PartKind, TransactionBatch, push_message};
@@ -398,9 +398,18 @@ fn retention_keeps_what_is_not_released_and_tells_who_comes_too_late() {
     assert_eq!(refusal(drain(early.as_mut())).kind(), ErrorKind::JournalForeign, "its next segment is gone");
 }
 
+/// Whoever only reads says the same, to the bytes that stand behind the last frame of each file.
+fn check_read_room(opened: &Opened, disk: &FakeDisk, settings: &Settings, now: Timestamp) {
+    let reader = Reader::open_on(Arc::new(disk.clone())).unwrap();
+    let read = reader.room(settings.retain_bytes, settings.retain_age, now).unwrap();
+    let of = |room: Room| (room.oldest, room.expired, room.over);
+    assert_eq!(of(read), of(opened.journal.room(now)));
+}
+
 #[test]
 fn the_room_says_what_has_to_go_by_size_and_a_little_before() {
-    let mut opened = open_fake(&FakeDisk::new(), &SMALL);
+    let disk = FakeDisk::new();
+    let mut opened = open_fake(&disk, &SMALL);
     for parts in numbered(100).chunks(5) {
         append(opened.writer.as_mut(), parts);
     }
@@ -410,6 +419,7 @@ fn the_room_says_what_has_to_go_by_size_and_a_little_before() {
     assert!(room.held_bytes > 2 * room.limit_bytes && room.limit_bytes == 1_000, "{room:?}");
     assert!(room.over.is_some() && room.near >= room.over && room.expired == room.over, "{room:?}");
     assert!(room.oldest < room.over.unwrap());
+    check_read_room(&opened, &disk, &SMALL, now);
     opened.journal.release(room.over.unwrap(), now).unwrap();
     block_on(opened.positions.save(&[])).unwrap();
     let made = opened.journal.room(now);
@@ -432,6 +442,7 @@ fn retention_by_age_takes_what_is_old_and_not_needed_and_knows_the_times_again()
     let expired = room.expired.unwrap();
     assert!((Lsn(400)..Lsn(590)).contains(&expired.commit_lsn), "what was committed at 60 is kept: {room:?}");
     assert_eq!((room.over, room.near), (None, None), "there is room");
+    check_read_room(&opened, &disk, &settings, now);
     opened.journal.release(Position::START, now).unwrap();
     block_on(opened.positions.save(&[])).unwrap();
     assert_eq!(opened.journal.room(now).oldest, room.oldest, "somebody needs it");

@@ -109,6 +109,31 @@ fn an_optional_sink_that_holds_a_full_journal_is_cut_loose_on_record_and_repaire
     repair(&scene, &mut rider, &slow, 80);
 }
 
+/// A journal may hold more than it is to keep: its process was killed before it made room, or the bound was lowered.
+#[test]
+fn a_sink_is_set_to_what_stays_and_not_to_what_goes_at_the_start() {
+    let scene = Scene::start();
+    let slow = Endpoint::alone(|_, _| Play::Hold);
+    let mut rider = with_slow_sink(&scene, &slow, "required = false");
+    rider.plan.kept = FOUR_MIB.replace("4MiB", "64MiB");
+    rider.start_ready();
+    submit_large(&scene.db, 0..60);
+    wait_until("all is in the journal", || lines(&scene) == 60);
+    rider.kill9();
+    rider.plan.kept = FOUR_MIB.to_owned();
+    let refused = rider.end_of(&["replay", "slow", "--from", "1h", "--skip"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert_says(&text(&refused), &["PR001: what stands there has to go at the next start", "--from beginning"]);
+    let set = rider.end_of(&["replay", "slow", "--from", "beginning", "--skip"]);
+    assert!(set.status.success(), "{}", text(&set));
+    assert_says(&text(&set), &["slow: set forward to", "raise `journal.retention` first"]);
+    slow.release();
+    rider.forget_what_was_said();
+    rider.start_ready();
+    wait_until("the sink gets what stays", || has(&slow, 59));
+    assert!(!rider.said().contains("was cut loose"), "{}", rider.said());
+}
+
 /// A required sink that is down, and the journal is full: nothing is read until the sink is back, and then nothing is missing.
 fn a_full_journal_blocks(ack: &str) {
     let mut scene = Scene::start();

@@ -10,7 +10,7 @@ use postrider_core::route::{Route, Router, Routing};
 use postrider_core::time::Timestamp;
 use postrider_core::transaction::Part;
 use postrider_delivery::rfc3339;
-use postrider_engine::World;
+use postrider_engine::{WhenFull, World};
 use postrider_journal::{Moving, Reader};
 use serde_json::{Value, json};
 use std::cmp::Ordering;
@@ -40,6 +40,8 @@ pub(super) struct Replay {
     pub(super) json: bool,
 }
 
+const GOING: &str = "The journal holds more before that than `journal.retention` keeps: it goes at the next start.";
+
 /// A move of the sink's position, and what lies between.
 #[derive(Debug)]
 struct Plan {
@@ -50,6 +52,8 @@ struct Plan {
     direction: Ordering,
     /// What comes after what is saved is no longer held, up to here: nobody can count it.
     unheld_until: Option<Position>,
+    /// What stands before the place is held, and has to go at the next start.
+    going_until: Option<Position>,
     between: Count,
     is_done: bool,
 }
@@ -82,7 +86,8 @@ impl Replay {
         let lock = if self.dry_run { None } else { Some(Moving::lock(dir)?.ok_or_else(|| running(configuration))?) };
         let mut reader = Reader::open(dir)?;
         let (_, world) = wiring::chance()?;
-        let mut plan = self.plan(configuration, &mut reader, &world).await?;
+        let going = going(configuration, sink, &reader, world.now())?;
+        let mut plan = self.plan(configuration, &mut reader, going, &world).await?;
         if plan.direction == Ordering::Greater && !self.skip {
             return Err(plan.would_skip());
         }
@@ -96,8 +101,21 @@ impl Replay {
         Ok(plan)
     }
 
-    async fn plan(&self, configuration: &Configuration, reader: &mut Reader, world: &dyn World) -> Result<Plan> {
-        let start = self.from.begin(reader, world.now())?;
+    /// `going`: what stands at or before this has to go at the next start, so that nobody can be set there.
+    async fn plan(
+        &self,
+        configuration: &Configuration,
+        reader: &mut Reader,
+        going: Option<Position>,
+        world: &dyn World,
+    ) -> Result<Plan> {
+        let mut start = self.from.begin(reader, world.now())?;
+        let going_until = going.filter(|going| start.after < *going);
+        match (going_until, self.from) {
+            (Some(going), Place::Beginning) => start.after = going,
+            (Some(going), _) => return Err(has_to_go(going)),
+            (None, _) => {}
+        }
         if start.earlier_is_gone {
             return Err(Error::new(ErrorKind::JournalForeign, "the journal begins later than this time")
                 .with_detail(format!("What was committed before {} is no longer held.", start.after))
@@ -113,7 +131,7 @@ impl Replay {
         let mut between = Count { router: Router::new(routing), events: 0, committed: None };
         walk(reader, range, world, &mut between).await?;
         let direction = to.cmp(&at);
-        Ok(Plan { sink: self.sink.clone(), saved, to, direction, unheld_until, between, is_done: false })
+        Ok(Plan { sink: self.sink.clone(), saved, to, direction, unheld_until, going_until, between, is_done: false })
     }
 }
 
@@ -132,6 +150,7 @@ impl Plan {
             },
             "events": self.between.events,
             "unheld_until": self.unheld_until.map(|position| position.to_string()),
+            "going_until": self.going_until.map(|position| position.to_string()),
             "first_committed_at": time(|both| both.0),
             "last_committed_at": time(|both| both.1),
             "done": self.is_done,
@@ -139,6 +158,14 @@ impl Plan {
     }
 
     fn to_text(&self) -> String {
+        let moved = self.moved();
+        match self.going_until {
+            Some(_) => format!("{moved}\n{GOING} To have it sent, too, raise `journal.retention` first."),
+            None => moved,
+        }
+    }
+
+    fn moved(&self) -> String {
         let Plan { sink, to, .. } = self;
         let saved = self.saved.map_or("where nothing is saved yet".to_owned(), |saved| format!("at {saved}"));
         let events = self.events();
@@ -222,6 +249,23 @@ fn named<'a>(configuration: &'a Configuration, name: &str) -> Result<&'a Sink> {
     }
     let names: Vec<&str> = configuration.sinks.iter().map(|sink| sink.name.as_str()).collect();
     Err(error.with_hint(format!("The configuration says otherwise: {}", suggest(name, &names))))
+}
+
+/// What has to go by its retention though the sink lacks it, unless the sink is one that the journal waits for.
+fn going(configuration: &Configuration, sink: &Sink, reader: &Reader, now: Timestamp) -> Result<Option<Position>> {
+    let journal = &configuration.journal;
+    let room = reader.room(journal.retention_bytes, journal.retention_age, now)?;
+    Ok(match (sink.required, journal.when_full) {
+        (true, WhenFull::Block) => None,
+        (true, WhenFull::DropOldest) => room.over,
+        (false, _) => room.expired,
+    })
+}
+
+fn has_to_go(until: Position) -> Error {
+    Error::new(ErrorKind::Configuration, "what stands there has to go at the next start, and the sink with it")
+        .with_detail(format!("What stands up to {until} is more than `journal.retention` keeps."))
+        .with_hint("Raise `journal.retention` first, or say `--from beginning`: it begins behind what has to go.")
 }
 
 fn running(configuration: &Configuration) -> Error {
