@@ -435,16 +435,20 @@ pub struct ClaimRequest {
     pub definition: DefinitionName,
     /// The row is not to be started: it is parked for this reason instead, whenever it is due.
     pub refusal: Option<String>,
-    /// The attempt whose end nobody wrote, since somebody else wrote the row: the history is told of it when the row is parked.
+    /// The attempt whose end nobody wrote, since somebody else wrote the row: the history is told of it with the claim, or when the row is
+    /// parked.
     pub untold: Option<Untold>,
 }
 
 /// An attempt under the fence that the row still has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Untold {
+    /// Its own; the row may be in another by now.
     pub stage: StageName,
     /// When it was claimed, by the server's clock; none: it is not known any more.
     pub claimed_at: Option<Timestamp>,
+    /// What became of it.
+    pub reason: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -508,6 +512,8 @@ pub struct Checkpoint {
     pub transition: Transition,
     /// The claim that this is the end of, where it is still known: while the row is the version that the claim wrote, nothing of it need be read.
     pub claim: Option<Arc<Claim>>,
+    /// The attempt that it ends, where somebody else has put the row into another stage since.
+    pub untold: Option<Untold>,
 }
 
 /// What a checkpoint writes. Times are spans after the server's `now()`.

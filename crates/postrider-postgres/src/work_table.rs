@@ -19,6 +19,7 @@ pub(crate) mod pauses;
 mod read;
 mod row_version;
 mod taking;
+mod untold;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

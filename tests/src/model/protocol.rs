@@ -560,6 +560,7 @@ impl World<'_> {
             status: None,
             transition: transition.clone(),
             claim: None,
+            untold: None,
         };
         let judged = WorkVersion {
             lease_owner: if has(Mistake::CheckpointIgnoresOwner) { Some(me) } else { version.lease_owner },

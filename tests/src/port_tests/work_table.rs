@@ -292,7 +292,15 @@ async fn claimed(fixture: &dyn Fixture, key: &WorkKey, seen_fence: i64) -> Optio
 }
 
 fn checkpoint(key: &WorkKey, fence: i64, transition: Transition) -> Checkpoint {
-    Checkpoint { key: key.clone(), stage: StageName::new(STAGE), fence, status: None, transition, claim: None }
+    Checkpoint {
+        key: key.clone(),
+        stage: StageName::new(STAGE),
+        fence,
+        status: None,
+        transition,
+        claim: None,
+        untold: None,
+    }
 }
 
 async fn write(fixture: &dyn Fixture, checkpoint: &Checkpoint) -> Vec<CheckpointReply> {

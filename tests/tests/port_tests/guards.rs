@@ -156,6 +156,7 @@ fn checkpoint(row: &WorkVersion, random: &mut fastrand::Rng) -> Checkpoint {
         status: None,
         transition,
         claim: None,
+        untold: None,
     }
 }
 

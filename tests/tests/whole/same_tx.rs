@@ -161,7 +161,12 @@ fn a_receiver_that_answers_done_without_its_row_is_parked_with_the_cure() {
 /// As a program does that knows of no fence.
 const UNFENCED: &str = "UPDATE pending_work SET stage = 'APPROVAL', stage_state = 'PENDING'";
 
-fn unfenced(scene: &Scene, policy: &str) -> (Rider, Endpoint, Endpoint) {
+const REREAD: &str = "unfenced_writes = \"reread\"\n";
+
+const TOLD: &str = "SELECT string_agg(concat_ws(' ', stage, fence, outcome, left(reason, 14), next_stage), ', ' ORDER BY fence) \
+     FROM postrider.work_history";
+
+fn unfenced(scene: &Scene, policy: &str, write: &str) -> (Rider, Endpoint, Endpoint) {
     let pricing = Endpoint::alone(|_, _| Play::Hold);
     let approval = Endpoint::alone(|_, _| Play::Answer);
     let stages =
@@ -170,7 +175,7 @@ fn unfenced(scene: &Scene, policy: &str) -> (Rider, Endpoint, Endpoint) {
     let rider = start(scene, configuration);
     submit(scene, "q");
     wait_until("the answer is held", || pricing.held() == 1);
-    scene.db.run(UNFENCED);
+    scene.db.run(write);
     wait_until("the write is seen", || rider.metric("postrider_unfenced_writes_total") == 1);
     pricing.release();
     (rider, pricing, approval)
@@ -179,7 +184,7 @@ fn unfenced(scene: &Scene, policy: &str) -> (Rider, Endpoint, Endpoint) {
 #[test]
 fn e09_a_row_that_somebody_wrote_without_its_fence_is_parked_where_it_was_put() {
     let scene = Scene::start();
-    let (rider, _pricing, approval) = unfenced(&scene, "");
+    let (rider, _pricing, approval) = unfenced(&scene, "", UNFENCED);
     wait_until("the row is parked", || row(&scene)[1] == "NON_RESUMABLE");
     let row = row(&scene);
     assert_eq!(row[..3], ["APPROVAL", "NON_RESUMABLE", "2"], "it never moves back");
@@ -196,11 +201,30 @@ fn e09_a_row_that_somebody_wrote_without_its_fence_is_parked_where_it_was_put() 
 #[test]
 fn e09_by_the_other_policy_it_goes_on_from_where_it_was_put() {
     let scene = Scene::start();
-    let (rider, pricing, approval) = unfenced(&scene, "unfenced_writes = \"reread\"\n");
+    let (rider, pricing, approval) = unfenced(&scene, REREAD, UNFENCED);
     wait_until("it is done", || is_done(&scene));
     assert_eq!(row(&scene)[0], "APPROVAL");
     assert_eq!((pricing.requests().len(), approval.requests().len()), (1, 1));
     assert_eq!(rider.metric("postrider_unfenced_writes_total"), 1);
+    assert_eq!(
+        scene.db.text(TOLD),
+        "PRICING 1 interrupted UNFENCED_WRITE APPROVAL, APPROVAL 2 done APPROVAL",
+        "the attempt that was interrupted is told"
+    );
+}
+
+/// The row is still our claim's then, in a stage that it was not claimed for.
+#[test]
+fn e09_an_attempt_is_told_in_the_stage_that_it_was_in_where_only_that_was_changed() {
+    let stage_alone = "UPDATE pending_work SET stage = 'APPROVAL'";
+    let scene = Scene::start();
+    let _running = unfenced(&scene, "", stage_alone);
+    wait_until("the row is parked", || row(&scene)[..2] == ["APPROVAL", "NON_RESUMABLE"]);
+    assert_eq!(scene.db.text(TOLD), "PRICING 1 parked UNFENCED_WRITE APPROVAL");
+    let scene = Scene::start();
+    let _running = unfenced(&scene, REREAD, stage_alone);
+    wait_until("it is done", || is_done(&scene));
+    assert_eq!(scene.db.text(TOLD), "PRICING 1 interrupted UNFENCED_WRITE APPROVAL, APPROVAL 2 done APPROVAL");
 }
 
 /// The limit is exact, and what is left says why: with the receiver's word that it did nothing the row is parked, without it nobody knows.

@@ -42,8 +42,8 @@ impl State {
         }
         if version.fence == ticket.fence {
             let claim = self.rows.row(&ticket.key).and_then(|row| row.claim.as_ref());
-            let untold = untold(&ticket.step.stage, claim);
-            return self.unfenced(version, "with an answer that says nothing of it", untold);
+            let untold = untold(&ticket.step.stage, claim, "with an answer that says nothing of it");
+            return self.unfenced(version, untold);
         }
         self.went_on(&ticket.key, &version, ticket.fence);
         self.renew(version);

@@ -3,7 +3,7 @@ use super::*;
 use crate::executor::play::{Play, stage};
 use crate::settings::UnfencedWrites;
 use postrider_core::outcome::{Answer, Declared, Lost, NotSent, Outcome};
-use postrider_core::ports::{CheckpointReply, ClaimReply, Reading, Transition};
+use postrider_core::ports::{Checkpoint, CheckpointReply, ClaimReply, Reading, Transition, Untold};
 use postrider_core::snapshot::Snapshot;
 use postrider_core::stage::{Next, StagePolicy};
 use postrider_core::work::{OwnerId, StageName, StageState};
@@ -92,6 +92,12 @@ impl Scene {
     fn slots_used(&self) -> u32 {
         self.play.state.in_use.values().sum()
     }
+}
+
+/// The attempt was in A, wherever the row is.
+fn assert_is_of_a(untold: Option<&Untold>) {
+    let told = untold.map(|attempt| (attempt.stage.as_str(), attempt.reason.starts_with("UNFENCED_WRITE: ")));
+    assert_eq!(told, Some(("A", true)));
 }
 
 fn answered(status: u16, declared: Declared) -> Outcome {
@@ -212,7 +218,7 @@ fn e09_a_row_that_was_written_without_its_fence_is_parked_where_it_was_put() {
         let [request] = &requests[..] else { panic!("{requests:?}") };
         assert_eq!((request.stage.as_str(), request.seen_fence), ("B", 1));
         assert!(request.refusal.as_ref().is_some_and(|reason| reason.starts_with("UNFENCED_WRITE: ")), "{request:?}");
-        assert_eq!(request.untold.as_ref().map(|attempt| attempt.stage.as_str()), Some("A"), "the attempt was in A");
+        assert_is_of_a(request.untold.as_ref());
         let parked = ClaimReply::Parked { key: scene.ticket.key.clone(), fence: 2 };
         scene.play.state.claims_replied(&requests, vec![parked]);
         assert_eq!((scene.claims(), scene.counted().1, scene.slots_used()), (vec![], 1, 0), "{class:?}");
@@ -227,7 +233,32 @@ fn e09_by_the_other_policy_the_row_goes_on_from_where_it_was_put() {
     scene.ends(&Outcome::Lost(Lost::Timeout));
     let row = scene.at_b(0);
     scene.is_refused(row);
-    assert_eq!((scene.claims(), scene.counted()), (to_b(1), (0, 1, 0)));
+    let (requests, _) = scene.play.state.next_claims();
+    let [request] = &requests[..] else { panic!("{requests:?}") };
+    assert_eq!((request.stage.as_str(), request.seen_fence, &request.refusal), ("B", 1, &None));
+    assert_is_of_a(request.untold.as_ref());
+    assert_eq!(scene.counted(), (0, 1, 0));
+    scene.play.state.claims_replied(&requests, vec![ClaimReply::AtLimit { key: scene.ticket.key.clone(), fence: 2 }]);
+    assert!(scene.play.state.rows_unfenced.is_empty(), "it is told once");
+}
+
+/// It is given back there, and asked for as any other.
+#[test]
+fn e09_by_the_other_policy_a_running_row_goes_on_from_the_stage_that_it_was_put_into() {
+    let mut scene = Scene::calling(StageClass::Keyed);
+    scene.play.state.settings.unfenced = UnfencedWrites::Reread;
+    scene.ends(&Outcome::Lost(Lost::Timeout));
+    let moved = WorkVersion { state: StageState::Running, lease_owner: Some(OwnerId(1)), ..scene.at_b(0) };
+    scene.is_refused(moved.clone());
+    let lost = scene.play.state.next_checkpoints();
+    let [Checkpoint { stage, transition: Transition::Release, untold, .. }] = &lost[..] else { panic!("{lost:?}") };
+    assert_eq!(stage.as_str(), "B");
+    assert_is_of_a(untold.as_ref());
+    // The reply was lost, and somebody writes the row once more.
+    scene.play.state.checkpoints_lost(lost);
+    scene.is_read(WorkVersion { stage: StageName::new("A"), state: StageState::Pending, lease_owner: None, ..moved });
+    let (requests, _) = scene.play.state.next_claims();
+    assert_is_of_a(requests[0].untold.as_ref());
 }
 
 /// Somebody moved the stage of the running row and nothing else: it still is our claim's, and no other may write it.
@@ -237,8 +268,12 @@ fn e09_a_running_row_whose_stage_was_changed_is_parked_by_its_holder() {
     scene.ends(&Outcome::Lost(Lost::Timeout));
     let moved = WorkVersion { state: StageState::Running, lease_owner: Some(OwnerId(1)), ..scene.at_b(0) };
     scene.is_refused(moved);
-    let (stage, Transition::Park { reason }) = scene.written() else { panic!("it is parked") };
-    assert!(stage == "B" && reason.starts_with("UNFENCED_WRITE: "), "{reason}");
+    let checkpoints = scene.play.state.next_checkpoints();
+    let [Checkpoint { stage, transition: Transition::Park { reason }, untold, .. }] = &checkpoints[..] else {
+        panic!("{checkpoints:?}")
+    };
+    assert!(stage.as_str() == "B" && reason.starts_with("UNFENCED_WRITE: "), "{reason}");
+    assert_is_of_a(untold.as_ref());
 }
 
 #[test]

@@ -28,13 +28,14 @@ impl State {
                 debug_assert!(false, "a row waits for its checkpoint until it is written");
                 continue;
             };
-            let (step, fence, status, claim) = (row.step.clone(), row.rank.fence(), row.status, row.claim.take());
+            let (step, rank, status, claim) = (row.step.clone(), row.rank, row.status, row.claim.take());
+            let (fence, untold) = (rank.fence(), self.untold(&key, rank));
             let transition = match *ending {
                 Ending::Done(Next::Stage(next)) => self.go_on(Step { stage: next, ..step.clone() }, &key),
                 Ending::Done(Next::End) => Transition::Finish,
                 Ending::Other(transition) => transition,
             };
-            checkpoints.push(Checkpoint { key, stage: step.stage, fence, status, transition, claim });
+            checkpoints.push(Checkpoint { key, stage: step.stage, fence, status, transition, claim, untold });
         }
         checkpoints
     }
@@ -91,6 +92,7 @@ impl State {
         let Some(row) = self.rows.row(&checkpoint.key) else { return };
         let definition = row.step.definition.clone();
         self.note_ending(&checkpoint.transition);
+        self.rows_unfenced.remove(&checkpoint.key);
         let (stage, phase) = match checkpoint.transition {
             Transition::Advance { next } | Transition::Chain { next, .. } => {
                 let by_others = self.is_by_others(&Step { definition: definition.clone(), stage: next.clone() });

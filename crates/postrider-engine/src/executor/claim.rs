@@ -5,6 +5,7 @@
 
 use super::rows::{Doubt, Ending, Phase, Take};
 use super::state::State;
+use crate::settings::UnfencedWrites;
 use crate::telemetry::VerdictLabel;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
@@ -63,6 +64,7 @@ impl State {
                     if taken.contains(&claim.key) {
                         self.telemetry.take_overs.inc();
                     }
+                    self.rows_unfenced.remove(&claim.key);
                     self.start(claim);
                 }
                 ClaimReply::AtLimit { key, fence } => self.at_limit(&key, fence),
@@ -102,7 +104,8 @@ impl State {
         while free > 0 && requests.len() < rows_max {
             let Some((key, rank, take)) = self.rows.pop_due(step, turn_rows) else { break };
             let take_over = matches!(take, Take::Over(_));
-            let unfenced = self.known_unfenced(&key, rank);
+            let untold = self.untold(&key, rank);
+            let parks = untold.as_ref().filter(|_| self.settings.unfenced == UnfencedWrites::Park);
             if refusal.is_none() {
                 self.use_slot(step, &key);
             }
@@ -110,12 +113,12 @@ impl State {
                 key,
                 stage: step.stage.clone(),
                 seen_fence: rank.fence(),
-                attempt_limit: if unfenced.is_some() { u32::MAX } else { attempt_limit },
+                attempt_limit: if parks.is_some() { u32::MAX } else { attempt_limit },
                 lease,
                 take_over,
                 definition: step.definition.clone(),
-                refusal: refusal.clone().or(unfenced.as_ref().map(|known| known.reason.clone())),
-                untold: unfenced.map(|known| known.untold),
+                refusal: refusal.clone().or_else(|| parks.map(|attempt| attempt.reason.clone())),
+                untold,
             });
             free -= 1;
         }
@@ -155,11 +158,9 @@ impl State {
         let Some(row) = self.rows.row(key) else { return };
         let step = row.step.clone();
         self.note_waiting(StageState::NonResumable);
+        self.rows_unfenced.remove(key);
         match self.settings.definitions.policy(&step) {
-            Ok(_) => {
-                self.return_slot(&step, key, self.era_of(key));
-                self.rows_unfenced.remove(key);
-            }
+            Ok(_) => self.return_slot(&step, key, self.era_of(key)),
             Err(gone) => self.refuse(gone.as_str(), &gone.reason(&step)),
         }
         self.written(key, step, Rank::settled(fence), Phase::Finished);
@@ -172,6 +173,7 @@ impl State {
         let label = VerdictLabel { stage: step.stage.to_string(), verdict: "unknown" };
         self.telemetry.verdicts.get_or_create(&label).inc();
         self.note_waiting(StageState::Unknown);
+        self.rows_unfenced.remove(key);
         self.written(key, step, Rank::settled(fence), Phase::Finished);
     }
 }

@@ -99,8 +99,10 @@ impl State {
                 self.note_ending(&checkpoint.transition);
                 self.renew(version)
             } else {
-                let untold = untold(&checkpoint.stage, checkpoint.claim.as_ref());
-                self.unfenced(version, ending_word(&checkpoint.transition), untold)
+                let Checkpoint { stage, claim, transition, .. } = &checkpoint;
+                let ended = || untold(stage, claim.as_ref(), ending_word(transition));
+                let untold = checkpoint.untold.clone().unwrap_or_else(ended);
+                self.unfenced(version, untold)
             };
         }
         if self.went_on(&key, &version, checkpoint.fence) {
@@ -118,14 +120,14 @@ impl State {
         let Some(version) = version else { return self.forget(key) };
         let Some(row) = self.rows.row(key) else { return };
         let (stage, claimed_fence) = (row.step.stage.clone(), row.rank.fence());
-        let untold = untold(&stage, row.claim.as_ref());
+        let untold = untold(&stage, row.claim.as_ref(), "with the receiver's word that its fence is old");
         if self.is_ours(&version, &stage, claimed_fence) {
             // The receiver has seen a higher fence than the row has: only a person can say how.
             let reason = "STALE: the receiver has seen a higher fence than the row's".to_owned();
             return self.settle(key, Ending::Other(Transition::Park { reason }));
         }
         if version.fence == claimed_fence {
-            return self.unfenced(version, "with the receiver's word that its fence is old", untold);
+            return self.unfenced(version, untold);
         }
         self.renew(version);
     }

@@ -11,7 +11,6 @@ use super::paused::Pauses;
 use super::rows::{Doubt, Ending, Phase, Row, Rows, Take};
 use super::settling::Settling;
 use super::sweep::Suspects;
-use super::unfenced::Unfenced;
 use super::waiting::WaitingCount;
 use crate::clock::ServerClock;
 use crate::limits::Limits;
@@ -22,7 +21,7 @@ use postrider_core::breaker::{Breaker, Era};
 use postrider_core::call::stage_call;
 use postrider_core::error::Error;
 use postrider_core::observe::Rank;
-use postrider_core::ports::{Claim, StageCall, Transition};
+use postrider_core::ports::{Claim, StageCall, Transition, Untold};
 use postrider_core::position::Position;
 use postrider_core::shape::ShapeError;
 use postrider_core::stage::{Backoff, StagePolicy, Step};
@@ -66,8 +65,8 @@ pub(crate) struct State {
     pub(super) settling: Settling,
     /// Rows to read, because a statement left their state open.
     pub(super) doubts: BTreeSet<WorkKey>,
-    /// Rows that are to be parked by their next claim, each with the fence that it was written under.
-    pub(super) rows_unfenced: BTreeMap<WorkKey, (i64, Unfenced)>,
+    /// Attempts whose rows somebody wrote without the fence: the next statement that writes such a row under this fence tells of it.
+    pub(super) rows_unfenced: BTreeMap<WorkKey, (i64, Untold)>,
     pub(super) owners: Owners,
     pub(super) peers: Peers,
     pub(super) suspects: Suspects,

@@ -12,16 +12,9 @@ use postrider_core::ports::{Claim, Transition, Untold};
 use postrider_core::work::{OwnerId, StageName, StageState, WorkKey, WorkVersion};
 use std::sync::Arc;
 
-/// What is known of a row that is to be parked.
-#[derive(Debug, Clone)]
-pub(super) struct Unfenced {
-    pub(super) reason: String,
-    pub(super) untold: Untold,
-}
-
 impl State {
-    /// The row stands under our claim's fence and is not what we wrote, or could have written. `ended`: how the attempt did.
-    pub(super) fn unfenced(&mut self, version: WorkVersion, ended: &str, untold: Untold) {
+    /// The row stands under our claim's fence and is not what we wrote, or could have written. `untold`: the attempt.
+    pub(super) fn unfenced(&mut self, version: WorkVersion, untold: Untold) {
         let told = self.rows.row(&version.key).is_some_and(|row| {
             let newest = row.newest.as_deref();
             newest.is_some_and(|(newest, _)| is_unfenced(newest, &row.step.stage, version.fence, self.holder()))
@@ -34,29 +27,34 @@ impl State {
             _ => false,
         };
         // What is closed, or waits for a person anyway, is left as it is.
-        if self.settings.unfenced == UnfencedWrites::Reread || !waits {
+        if !waits {
             return self.renew(version);
         }
-        let reason = format!(
-            "UNFENCED_WRITE: while an attempt ran that ended {ended}, somebody wrote the row without raising its fence"
-        );
-        let (key, rank) = (version.key.clone(), Rank::of(&version));
+        let (key, rank, reason) = (version.key.clone(), Rank::of(&version), untold.reason.clone());
+        self.keep_untold(&key, version.fence, untold);
+        if self.settings.unfenced == UnfencedWrites::Reread {
+            return self.renew(version);
+        }
         let step = self.settings.definitions.step(version.definition.as_ref(), &version.stage);
         // Only the claim's holder may write a running row; that is us, in whatever stage the row is.
         if self.is_ours(&version, &version.stage, version.fence) {
             self.rows.put(&key, Row::new(rank, step, 0, Phase::Calling));
             return self.settle(&key, Ending::Other(Transition::Park { reason }));
         }
+        if version.state == StageState::Running {
+            return self.renew(version);
+        }
+        self.rows.put(&key, Row::new(rank, step, 0, Phase::Due(Take::Free)));
+    }
+
+    /// The next statement that writes the row under this fence tells the history of the attempt.
+    fn keep_untold(&mut self, key: &WorkKey, fence: i64, untold: Untold) {
         // Those that went on are dropped whenever there are twice as many as before.
         if self.rows_unfenced.len().is_power_of_two() {
             self.rows_unfenced
                 .retain(|key, (fence, _)| self.rows.row(key).is_some_and(|row| row.rank.fence() == *fence));
         }
-        self.rows_unfenced.insert(key.clone(), (version.fence, Unfenced { reason, untold }));
-        if version.state == StageState::Running {
-            return self.renew(version);
-        }
-        self.rows.put(&key, Row::new(rank, step, 0, Phase::Due(Take::Free)));
+        self.rows_unfenced.insert(key.clone(), (fence, untold));
     }
 
     /// Whether a version is that of our own claim of this fence.
@@ -69,9 +67,9 @@ impl State {
         self.settings.names_owner.then_some(self.settings.owner)
     }
 
-    /// What is known of a row that is to be parked in place of being started.
-    pub(super) fn known_unfenced(&self, key: &WorkKey, seen: Rank) -> Option<Unfenced> {
-        self.rows_unfenced.get(key).filter(|(fence, _)| *fence == seen.fence()).map(|(_, known)| known.clone())
+    /// The attempt under this fence of which the history was not told yet, if there is one.
+    pub(super) fn untold(&self, key: &WorkKey, seen: Rank) -> Option<Untold> {
+        self.rows_unfenced.get(key).filter(|(fence, _)| *fence == seen.fence()).map(|(_, untold)| untold.clone())
     }
 
     pub(super) fn note_unfenced(&self, version: &WorkVersion) {
@@ -81,9 +79,13 @@ impl State {
     }
 }
 
-/// An attempt of this stage, by its claim as far as it is still known.
-pub(super) fn untold(stage: &StageName, claim: Option<&Arc<Claim>>) -> Untold {
-    Untold { stage: stage.clone(), claimed_at: claim.and_then(|claim| claim.version).map(|version| version.written_at) }
+/// An attempt of this stage, by its claim as far as it is still known. `ended`: how it did.
+pub(super) fn untold(stage: &StageName, claim: Option<&Arc<Claim>>, ended: &str) -> Untold {
+    let claimed_at = claim.and_then(|claim| claim.version).map(|version| version.written_at);
+    let reason = format!(
+        "UNFENCED_WRITE: while an attempt ran that ended {ended}, somebody wrote the row without raising its fence"
+    );
+    Untold { stage: stage.clone(), claimed_at, reason }
 }
 
 /// How an attempt ended, for a person.

@@ -13,11 +13,12 @@ use tokio_postgres::Row;
 use super::asked::{Asked, Columns, Shape, Statement};
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
-use super::history::{self, AS_IN_ROW, Told};
+use super::history::{self, AS_IN_ROW, Began, Told};
 use super::known::{self, Outcomes};
 use super::layout::{Layout, assignments, micros};
 use super::row_version;
 use super::taking::{Parts, Taking, TakingStatement};
+use super::untold::{self, UntoldColumns};
 use crate::client::Connection;
 
 /// The columns of `asked` behind the key: the guard's and what is written, then further ones where the history is kept.
@@ -98,19 +99,31 @@ pub(super) struct CheckpointStatements {
     known: Statement,
     /// For the rest.
     taking: TakingStatement,
+    /// Where the history is kept: for those that end an attempt in another stage than the row is in.
+    telling: Option<TakingStatement>,
 }
 
 impl CheckpointStatements {
     pub(super) fn new(layout: &Layout) -> CheckpointStatements {
+        let taking = |tells| TakingStatement::new(|taking, shape| statement(layout, taking, shape, tells));
         CheckpointStatements {
             known: known::statements(layout),
-            taking: TakingStatement::new(|taking, shape| statement(layout, taking, shape)),
+            taking: taking(false),
+            telling: layout.history.then(|| taking(true)),
+        }
+    }
+
+    /// The statement for what is left, and whether it tells of attempts in other stages.
+    fn for_left(&self, left: &[&Checkpoint]) -> (&TakingStatement, bool) {
+        match self.telling.as_ref().filter(|_| left.iter().any(|checkpoint| checkpoint.untold.is_some())) {
+            Some(telling) => (telling, true),
+            None => (&self.taking, false),
         }
     }
 }
 
-/// Parameters: the key columns, those of [`columns`], the owner's text.
-fn statement(layout: &Layout, taking: Taking, shape: Shape) -> String {
+/// Parameters: the key columns, those of [`columns`], the owner's text; where it tells of them, the attempts in other stages.
+fn statement(layout: &Layout, taking: Taking, shape: Shape, tells: bool) -> String {
     let parts = Parts {
         asked: layout.asked_as(shape, columns(layout)),
         // Only a chained claim needs the payload; for the rest it is not even read.
@@ -129,7 +142,14 @@ fn statement(layout: &Layout, taking: Taking, shape: Shape) -> String {
     if !layout.history {
         return format!("{held} {update} RETURNING {}", reply.join(", "));
     }
-    held + &history::finish(layout, &update, &reply, &TOLD_OF_CALL, "true")
+    if !tells {
+        return held + &history::finish(layout, &update, &reply, &TOLD_OF_CALL, "true");
+    }
+    let untold = UntoldColumns::behind(layout.key.len() + columns(layout).len() + 1);
+    let began =
+        Began { stage: &untold.either(&untold.stage, AS_IN_ROW.stage), at: &untold.began_at, owner: AS_IN_ROW.owner };
+    let reason = untold.either(&untold.reason, TOLD_OF_CALL.reason);
+    held + &history::finish(layout, &update, &reply, &Told { reason: &reason, began: &began, ..TOLD_OF_CALL }, "true")
 }
 
 /// Writes what the guard allows, and answers for what it wrote. A chained claim that cannot be read is missing from the answers.
@@ -146,10 +166,17 @@ pub(super) async fn checkpoint<'a>(
     if left.is_empty() {
         return Ok(replies);
     }
-    let parameters = |checkpoints: &[&'a Checkpoint]| asked(layout, owner, checkpoints);
+    let (statement, tells) = statements.for_left(&left);
+    let parameters = |checkpoints: &[&'a Checkpoint]| {
+        let mut asked = asked(layout, owner, checkpoints)?;
+        if tells {
+            untold::ask(&mut asked, checkpoints.iter().map(|checkpoint| checkpoint.untold.as_ref()));
+        }
+        Ok(asked)
+    };
     let rows = match waited {
-        true => statements.taking.run_locked(connection, &left, parameters).await,
-        false => statements.taking.run(connection, &left, parameters).await,
+        true => statement.run_locked(connection, &left, parameters).await,
+        false => statement.run(connection, &left, parameters).await,
     };
     let rows = match rows {
         // They have no answer, are read, and come again without the others: what is written is not to be doubted for them.
@@ -187,7 +214,11 @@ fn asked<'a>(layout: &'a Layout, owner: OwnerId, checkpoints: &[&'a Checkpoint])
     asked.alike(written.iter().map(|row| row.lease.map(micros)));
     asked.alike(written.iter().map(|row| row.reason));
     if layout.history {
-        asked.alike(checkpoints.iter().map(|checkpoint| outcome(&checkpoint.transition)));
+        asked.alike(checkpoints.iter().map(|checkpoint| match (&checkpoint.transition, &checkpoint.untold) {
+            // It was sent, and is given back only where the row is now.
+            (Transition::Release, Some(_)) => "interrupted",
+            (transition, _) => outcome(transition),
+        }));
         asked.alike(checkpoints.iter().map(|checkpoint| checkpoint.status.map(i32::from)));
     }
     asked.other(owner.to_string());

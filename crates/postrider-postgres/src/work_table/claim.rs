@@ -12,9 +12,10 @@ use super::asked::{Asked, Columns, Shape};
 use super::cells::{Cells, LeftOut, Unreadable};
 use super::guarded;
 use super::history::{self, Began, Told};
-use super::layout::{Layout, Micros, assignments, micros};
+use super::layout::{Layout, assignments, micros};
 use super::row_version;
 use super::taking::{Parts, Taking, TakingStatement};
+use super::untold::{self, UntoldColumns};
 use crate::client::Connection;
 use crate::store::WORK_HISTORY;
 
@@ -56,7 +57,7 @@ impl ClaimStatements {
 }
 
 /// Parameters: the key columns, those of `ASKED`, the owner's text, the texts of dead owners; where it tells the history, for each request
-/// the stage of the attempt that is untold, and when that was claimed.
+/// the attempt that is untold.
 fn statement(layout: &Layout, taking: Taking, shape: Shape, tells: bool) -> String {
     let parts = Parts {
         asked: layout.asked_as(shape, ASKED),
@@ -80,25 +81,21 @@ fn statement(layout: &Layout, taking: Taking, shape: Shape, tells: bool) -> Stri
 /// The end of the statement that tells the history of attempts that are taken over, and of those untold. The outcome of one that is thought
 /// untold can have been written all the same, where only the reply was lost: then the history has it.
 fn finish(layout: &Layout, update: &str, reply: &[String]) -> String {
-    let of_request = |index, kind| format!("(${}::{kind}[])[asked.ord::int4]", layout.key.len() + ASKED.len() + index);
-    let stage = of_request(3, "text");
-    let untold = |then: &str, otherwise: &str| format!("CASE WHEN {stage} IS NULL THEN {otherwise} ELSE {then} END");
-    // Who wrote the row may have written its time, too.
-    let at = format!("least(asked.claimed_at, {})", of_request(4, "timestamptz"));
+    let untold = UntoldColumns::behind(layout.key.len() + ASKED.len() + 2);
     let told = Told {
-        outcome: &untold("'parked'", "'taken_over'"),
-        reason: &untold("asked.refusal", &lost(layout)),
+        outcome: &untold.either("CASE WHEN asked.refusal IS NULL THEN 'interrupted' ELSE 'parked' END", "'taken_over'"),
+        reason: &untold.either(&untold.reason, &lost(layout)),
         http_status: "NULL::int4",
         began: &Began {
-            stage: &format!("coalesce({stage}, asked.stage)"),
-            at: &at,
-            owner: &untold(&owner(layout), "asked.owner_before"),
+            stage: &untold.either(&untold.stage, "asked.stage"),
+            at: &untold.began_at,
+            owner: &untold.either(&owner(layout), "asked.owner_before"),
         },
     };
     let ended = format!(
-        "CASE outcome WHEN 'parked' THEN NOT EXISTS (SELECT FROM {history} AS h \
+        "CASE outcome WHEN 'taken_over' THEN state_before {runs} ELSE NOT EXISTS (SELECT FROM {history} AS h \
            WHERE h.key = written.key COLLATE \"default\" AND h.work_table = written.work_table \
-             AND h.stage = written.stage AND h.fence = written.fence) ELSE state_before {runs} END",
+             AND h.stage = written.stage AND h.fence = written.fence) END",
         history = WORK_HISTORY.qualified(),
         runs = layout.one_of(&[StageState::Running]),
     );
@@ -118,7 +115,7 @@ pub(super) async fn claim<'a>(
     let parameters = |requests: &[&'a ClaimRequest]| {
         let mut asked = asked(layout.key.len(), owner, requests, dead)?;
         if tells {
-            ask_untold(&mut asked, requests);
+            untold::ask(&mut asked, requests.iter().map(|request| request.untold.as_ref()));
         }
         Ok(asked)
     };
@@ -141,12 +138,6 @@ fn asked<'a>(width: usize, owner: OwnerId, requests: &[&'a ClaimRequest], dead: 
     asked.other(owner.to_string());
     asked.other(dead.iter().map(OwnerId::to_string).collect::<Vec<_>>());
     Ok(asked)
-}
-
-fn ask_untold<'a>(asked: &mut Asked<'a>, requests: &[&'a ClaimRequest]) {
-    let untold = || requests.iter().map(|request| request.untold.as_ref());
-    asked.other(untold().map(|attempt| attempt.map(|attempt| attempt.stage.as_str())).collect::<Vec<_>>());
-    asked.other(untold().map(|attempt| attempt.and_then(|attempt| attempt.claimed_at).map(Micros)).collect::<Vec<_>>());
 }
 
 fn owner(layout: &Layout) -> String {

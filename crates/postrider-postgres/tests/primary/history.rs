@@ -9,7 +9,7 @@ use postrider_core::work::{DefinitionName, StageName};
 use postrider_postgres::{PgWorkTable, WorkTableSettings};
 
 use crate::database::{Database, canonical_mapping, parse};
-use crate::work_table::{MINUTE, ONE, TWO, ask, claim_one, claimed, key, open, outcome, with_rows};
+use crate::work_table::{MINUTE, ONE, TWO, ask, claim_one, claimed, key, open, outcome, outcome_alone, with_rows};
 
 const TOLD: &str = "SELECT string_agg(format('%s %s e%s %s/%s f%s %s: %s%s%s -> %s %s%s', array_to_string(key, '/'), stage, epoch, attempt,
        deferrals, fence, ltrim(owner, '0'), outcome, ' ' || http_status, ' ' || reason, next_stage, next_state,
@@ -218,7 +218,7 @@ async fn an_attempt_whose_row_somebody_else_wrote_is_told_once_by_the_claim_that
         .await;
     let refused = |number: usize| {
         let claimed_at = claim(number).version.filter(|_| number == 0).map(|version| version.written_at);
-        let untold = Some(Untold { stage: StageName::new("PRICING"), claimed_at });
+        let untold = Some(Untold { claimed_at, ..in_pricing() });
         let (stage, refusal) = (StageName::new("APPROVAL"), Some("UNFENCED_WRITE: so".to_owned()));
         let request = ClaimRequest { stage, refusal, attempt_limit: u32::MAX, ..ask(key(number), 1) };
         // What is refused for another reason ends no attempt.
@@ -235,4 +235,44 @@ async fn an_attempt_whose_row_somebody_else_wrote_is_told_once_by_the_claim_that
         g0/q00000 PRICING e0 1/0 f1 1: parked UNFENCED_WRITE: so -> APPROVAL NON_RESUMABLE
         g1/q00001 PRICING e0 1/0 f1 1: retry 200 WHY -> PRICING RETRY"]]
     .assert_eq(&database.text(TOLD).await);
+}
+
+/// An attempt that nobody has told of.
+fn in_pricing() -> Untold {
+    Untold { stage: StageName::new("PRICING"), claimed_at: None, reason: "UNFENCED_WRITE: so".to_owned() }
+}
+
+/// The row goes on from where it was put, by a claim where it waits; where it still runs, by the outcome of its holder.
+#[tokio::test]
+async fn an_attempt_is_told_in_its_own_stage_wherever_its_row_goes_on() {
+    let database = with_rows(3).await;
+    let table = open(&database, ONE).await;
+    let asked: Vec<_> = (0..3).map(|number| ask(key(number), 0)).collect();
+    let claims = claimed(table.claim(ONE, &asked, &[]).await.unwrap());
+    let began = database.text("SELECT DISTINCT updated_at::text FROM pending_work").await;
+    database.run("UPDATE pending_work SET stage = 'APPROVAL', updated_at = clock_timestamp() + interval '1 s'").await;
+    database.run("UPDATE pending_work SET stage_state = 'PENDING', lease_owner = NULL WHERE quote_id = 'q00000'").await;
+    let claimed_at = claims[0].version.map(|version| version.written_at);
+    let untold = Some(Untold { claimed_at, ..in_pricing() });
+    let stage = StageName::new("APPROVAL");
+    let goes_on = ClaimRequest { stage: stage.clone(), untold: untold.clone(), ..ask(key(0), 1) };
+    assert_eq!(claimed(table.claim(ONE, &[goes_on], &[]).await.unwrap()).len(), 1);
+    let park = Transition::Park { reason: "UNFENCED_WRITE: so".to_owned() };
+    let ends = |number: usize, transition, untold| {
+        let claim = claims.iter().find(|claim| claim.key == key(number)).unwrap();
+        Checkpoint { stage: stage.clone(), status: None, untold, ..outcome_alone(claim, transition) }
+    };
+    let outcomes = [ends(1, park, untold.clone()), ends(2, Transition::Release, untold)];
+    assert_eq!(table.checkpoint(ONE, &outcomes).await.unwrap().len(), 2);
+    expect![[r"
+        g0/q00000 PRICING e0 1/0 f1 1: interrupted UNFENCED_WRITE: so -> APPROVAL RUNNING
+        g1/q00001 PRICING e0 1/0 f1 1: parked UNFENCED_WRITE: so -> APPROVAL NON_RESUMABLE
+        g2/q00002 PRICING e0 1/0 f1 1: interrupted UNFENCED_WRITE: so -> APPROVAL PENDING"]]
+    .assert_eq(&database.text(TOLD).await);
+    let told = "SELECT count(*)::text FROM postrider.work_history WHERE stage = 'PRICING' AND started_at::text = ";
+    assert_eq!(database.text(&format!("{told}'{began}'")).await, "3", "since the claim, whatever the row says");
+    assert_eq!(
+        database.text("SELECT coalesce(max(last_error), '') FROM pending_work WHERE stage_state = 'PENDING'").await,
+        ""
+    );
 }

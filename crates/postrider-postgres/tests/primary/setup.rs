@@ -162,6 +162,7 @@ async fn the_role_can_do_its_work_and_nothing_else() {
         status: None,
         transition: Transition::Finish,
         claim: None,
+        untold: None,
     };
     assert_eq!(table.checkpoint(owner, &[finish]).await.unwrap().len(), 1);
     assert!(table.living_owners().await.unwrap().unwrap().contains(&owner));

@@ -40,7 +40,7 @@ fn take_over(key: WorkKey, seen_fence: i64) -> ClaimRequest {
 
 pub(crate) fn outcome(claim: &Claim, transition: Transition) -> Checkpoint {
     let Claim { key, stage, fence, .. } = claim.clone();
-    Checkpoint { key, stage, fence, status: Some(200), transition, claim: Some(Arc::new(claim.clone())) }
+    Checkpoint { key, stage, fence, status: Some(200), transition, claim: Some(Arc::new(claim.clone())), untold: None }
 }
 
 /// As by who knows nothing of the claim but what its guard asks for.
@@ -499,6 +499,7 @@ async fn what_became_of_a_lost_reply_is_read() {
         status: None,
         transition: Transition::Finish,
         claim: None,
+        untold: None,
     };
     assert_eq!(table.checkpoint(ONE, &[adopted]).await.unwrap(), [CheckpointReply::Written { key: key(0) }]);
     assert!(read_one(&table, 0).await.closed);
