@@ -7,6 +7,7 @@ mod publication;
 mod server;
 pub(crate) mod slot;
 mod table;
+mod younger;
 
 use std::fmt;
 
@@ -72,7 +73,7 @@ pub async fn check(options: &ConnectOptions, objects: &SourceObjects) -> Result<
     if !server::is_supported(version) {
         return Ok(findings);
     }
-    findings.extend(slot::check(&connection, objects).await?);
+    findings.extend(slot::check(&connection, options, objects).await?);
     findings.extend(failover::check(&connection, options, objects).await?);
     findings.extend(publication::check(&connection, objects, version).await?);
     findings.extend(table::check(&connection, objects).await?);

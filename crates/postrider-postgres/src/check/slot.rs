@@ -3,15 +3,18 @@
 use postrider_core::error::{Error, ErrorKind, Result};
 use postrider_core::position::Lsn;
 
-use super::{Finding, Severity, Subject, field};
+use super::{Finding, Severity, Subject, field, younger};
 use crate::client::{Connection, Parameters};
 use crate::objects::SourceObjects;
+use crate::options::ConnectOptions;
 use crate::quote::drop_slot_statement;
 use crate::slot_state::{Place, SLOT_QUERY, Slot, judge, refusal};
 
-pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> Result<Vec<Finding>> {
-    // That a publication is younger than the slot's position shows nowhere here: `catalog_xmin` lags behind whatever runs elsewhere
-    // on the server. The stream itself says it.
+pub(super) async fn check(
+    connection: &Connection,
+    options: &ConnectOptions,
+    objects: &SourceObjects,
+) -> Result<Vec<Finding>> {
     let slot = find_slot(connection, &objects.slot).await?;
     let rows = connection
         .query(
@@ -26,6 +29,9 @@ pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> R
     let place = Place { slot: &objects.slot, database: &database, durable_end: Lsn::ZERO, after_peer: false };
     let mut findings: Vec<Finding> = refusal(&judge(slot.as_ref(), place), place).iter().map(refused).collect();
     let Some(slot) = slot else { return Ok(findings) };
+    if findings.is_empty() {
+        findings.extend(younger::check(connection, options, (objects, &slot)).await?);
+    }
     findings.extend(preparation(&slot, objects, version));
     let name = &objects.slot;
     let mut find = |severity, kind, sentence: String, hint: &str| {

@@ -3,9 +3,12 @@
 use expect_test::expect;
 use postrider_core::error::ErrorKind;
 use postrider_core::paused::PausedPart;
+use postrider_core::ports::LogSource as _;
+use postrider_core::position::Lsn;
 use postrider_core::work::{OwnerId, StageName};
 use postrider_postgres::{
-    Access, Note, Operator, PgWorkTable, SetupSettings, Severity, Subject, WorkTableSettings, apply, check,
+    Access, Note, Operator, PgWorkTable, ReplicationSource, SetupSettings, Severity, Subject, WorkTableSettings, apply,
+    check,
 };
 use tokio_postgres::error::SqlState;
 
@@ -103,6 +106,21 @@ broken!(
     expect![[
         r#"note PR007 The slot "NAME" is marked for two-phase commit: prepared transactions are kept until their verdict."#
     ]]
+);
+broken!(
+    a_slot_that_is_older_than_its_publication_is_found,
+    "DROP PUBLICATION {name};
+     INSERT INTO pending_work (group_id, quote_id, stage) VALUES ('g', 'q', 'PRICING');
+     CREATE PUBLICATION {name} FOR TABLE outbox_event, pending_work WITH (publish_via_partition_root = true)",
+    expect![[
+        r#"error PR008 The slot "NAME" is older than the publication "NAME": the stream ends with an error at the first change from before, each time."#
+    ]]
+);
+broken!(
+    a_publication_that_was_altered_behind_the_slot_is_all_right,
+    "INSERT INTO pending_work (group_id, quote_id, stage) VALUES ('g', 'q', 'PRICING');
+     ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')",
+    expect![[""]]
 );
 broken!(
     a_missing_publication_is_found,
@@ -278,6 +296,38 @@ async fn a_foreign_slot_is_dropped_by_what_is_printed() {
     ready.database.run(statements(&foreign.hint)).await;
     let findings = check(&ready.database.options(), &canonical_objects(name)).await.unwrap();
     assert!(findings.iter().any(|finding| finding.kind == ErrorKind::SlotMissing), "{findings:?}");
+}
+
+/// The server keeps what the oldest slot needs of the catalogue, so that a new one seems older than it is.
+#[tokio::test]
+async fn a_slot_that_only_seems_older_than_its_publication_is_all_right() {
+    let database = Database::create_alone().await;
+    let (name, objects) = (database.name().to_owned(), canonical_objects(database.name()));
+    database.run("SELECT pg_create_logical_replication_slot('oldest', 'pgoutput')").await;
+    apply(&database.options(), &SetupSettings { objects: objects.clone(), role: None }).await.unwrap();
+    database.run("INSERT INTO pending_work (group_id, quote_id, stage) VALUES ('g', 'q', 'PRICING')").await;
+    let suspicious = format!(
+        "SELECT (age(p.xmin) <= age(s.catalog_xmin))::text FROM pg_publication AS p JOIN pg_replication_slots AS s ON s.slot_name = p.pubname \
+         WHERE p.pubname = '{name}'"
+    );
+    assert_eq!(database.text(&suspicious).await, "true");
+    let of_slot = async || {
+        let mut findings = check(&database.options(), &objects).await.unwrap();
+        findings.retain(|finding| finding.subject == Subject::Slot);
+        findings
+    };
+    assert_eq!(of_slot().await, []);
+    // While somebody reads from the slot nobody else can look.
+    let source = ReplicationSource::new(database.options(), name.as_str(), name.as_str());
+    let reading = source.open(Lsn::ZERO).await.unwrap();
+    let findings = of_slot().await;
+    let told: Vec<_> = findings.iter().map(|finding| (finding.severity, finding.kind)).collect();
+    assert_eq!(told, [(Severity::Note, ErrorKind::PublicationMissing), (Severity::Note, ErrorKind::SlotInUse)]);
+    assert!(
+        findings[0].sentence.contains("may be older") && findings[0].hint.contains("ALTER PUBLICATION"),
+        "{findings:?}"
+    );
+    drop(reading);
 }
 
 /// A role whose name must be quoted, in a database where the public may do less than usual.
