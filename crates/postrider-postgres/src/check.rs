@@ -16,10 +16,12 @@ use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
 use crate::client::Connection;
+use crate::missing::Missing;
 use crate::objects::SourceObjects;
 use crate::options::ConnectOptions;
 
 pub use open_steps::{OpenStep, foreign_states, open_steps};
+pub use publication::streams_work_table;
 
 /// The checks only read, and give up where somebody holds a catalogue.
 pub(crate) const PREAMBLE: &str =
@@ -62,7 +64,7 @@ pub enum Subject {
     Outbox,
 }
 
-/// Looks at everything and returns what it found, errors first. No finding: all is well.
+/// Looks at everything and returns what it found, errors first, and causes before what follows from them. No finding: all is well.
 ///
 /// # Errors
 /// What connecting gives, and a catalogue that cannot be read; what is wrong with the database is a finding and no error.
@@ -73,10 +75,12 @@ pub async fn check(options: &ConnectOptions, objects: &SourceObjects) -> Result<
     if !server::is_supported(version) {
         return Ok(findings);
     }
+    let missing = Missing::look(&connection, objects).await?;
+    findings.extend(table::missing(&missing, objects));
     findings.extend(slot::check(&connection, options, objects).await?);
     findings.extend(failover::check(&connection, options, objects).await?);
-    findings.extend(publication::check(&connection, objects, version).await?);
-    findings.extend(table::check(&connection, objects).await?);
+    findings.extend(publication::check(&connection, objects, (&missing, version)).await?);
+    findings.extend(table::check(&connection, objects, &missing).await?);
     findings.extend(access::check(&connection, objects).await?);
     findings.sort_by_key(|finding| finding.severity);
     Ok(findings)

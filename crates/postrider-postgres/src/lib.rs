@@ -9,6 +9,7 @@ mod columns;
 mod confirm;
 mod errors;
 mod identity;
+mod missing;
 mod notices;
 mod objects;
 mod operator;
@@ -29,7 +30,7 @@ mod wire;
 mod words;
 mod work_table;
 
-pub use check::{Finding, OpenStep, Severity, Subject, check, foreign_states, open_steps};
+pub use check::{Finding, OpenStep, Severity, Subject, check, foreign_states, open_steps, streams_work_table};
 pub use client::connect_client;
 pub use columns::{Without, WorkColumn, refused_columns, work_columns};
 pub use objects::{Failover, SourceObjects};

@@ -3,9 +3,12 @@
 //! The publication always comes before the slot: a publication that a slot's position does not know yet stops the stream for good
 //! on PostgreSQL 14 to 17, however soon it is made afterwards.
 
+mod refusals;
+
 use std::time::Duration;
 
 use postrider_core::error::{Error, ErrorKind, Result};
+use postrider_core::position::Lsn;
 use postrider_core::route::{OutboxTable, WorkMapping};
 
 use crate::advance::{self, Found};
@@ -121,6 +124,20 @@ pub enum StepOutcome {
 pub struct SetupReport {
     pub steps: Vec<(Step, StepOutcome)>,
     pub differences: Vec<Finding>,
+    /// A publication was made behind the slot: no stream that reads it may begin before the slot stands behind this.
+    pub wait_for: Option<Lsn>,
+}
+
+impl SetupReport {
+    /// The statement that says whether the wait is over: transactions that were running then must have ended, too.
+    pub fn wait_statement(&self, slot: &str) -> Option<String> {
+        self.wait_for.map(|place| {
+            format!(
+                "SELECT restart_lsn > '{place}' FROM pg_replication_slots WHERE slot_name = {};",
+                quote_literal(slot)
+            )
+        })
+    }
 }
 
 impl Circumstances {
@@ -162,19 +179,20 @@ pub fn plan(settings: &SetupSettings, circumstances: &Circumstances) -> Result<V
 ///
 /// # Errors
 /// `Privilege` where the role in `options` may not do a step, `WalLevel` where the server has no logical log, `Table` where a
-/// table is missing whose names are not the canonical ones, or could no longer be updated once it is published, `SlotInUse` where a slot must be changed that somebody reads from,
+/// table is missing whose names are not the canonical ones, or was renamed, or could no longer be updated once it is published, `SlotForeign` and `SlotLost` where
+/// there is a slot of that name that we cannot read from, `SlotInUse` where a slot must be changed that somebody reads from,
 /// `Configuration` as of `plan`, and what connecting gives.
 pub async fn apply(options: &ConnectOptions, settings: &SetupSettings) -> Result<SetupReport> {
     let connection = Connection::open(options, PREAMBLE).await?;
     let mut circumstances = look(&connection, settings.objects.routing.work.as_ref()).await?;
     circumstances.published = look_at_publication(&connection, &settings.objects, circumstances.major).await?;
-    let mut report = SetupReport { steps: Vec::new(), differences: Vec::new() };
+    let mut report = SetupReport { steps: Vec::new(), differences: Vec::new(), wait_for: None };
     if circumstances.standby
         && let Some(error) = refuse_standby(options, settings.objects.standby, circumstances.major)
     {
         return Err(error);
     }
-    refuse_unidentified(&connection, &settings.objects).await?;
+    refusals::refuse(&connection, &settings.objects).await?;
     for step in plan(settings, &circumstances)? {
         let outcome = match step.object {
             _ if is_taken(&connection, &settings.objects, &step).await? => StepOutcome::Kept,
@@ -190,9 +208,23 @@ pub async fn apply(options: &ConnectOptions, settings: &SetupSettings) -> Result
     if settings.objects.failover == Failover::Wanted && !circumstances.standby {
         report.steps.extend(turn_failover_on(&connection, options, &settings.objects).await?);
     }
+    report.wait_for = place_to_wait_for(&connection, &report.steps).await?;
     let findings = check(options, &settings.objects).await?;
     report.differences = findings.into_iter().filter(|finding| finding.subject != Subject::Role).collect();
     Ok(report)
+}
+
+/// The end of the log, where a publication was made behind a slot that is kept: the server looks it up as of the time of each change.
+async fn place_to_wait_for(connection: &Connection, steps: &[(Step, StepOutcome)]) -> Result<Option<Lsn>> {
+    let is_kept = steps.iter().any(|(step, outcome)| step.object == StepObject::Slot && *outcome == StepOutcome::Kept);
+    let is_published = steps
+        .iter()
+        .any(|(step, outcome)| matches!(step.object, StepObject::Publication { .. }) && *outcome == StepOutcome::Done);
+    if !(is_kept && is_published) {
+        return Ok(None);
+    }
+    let end = value::<String>(connection, "SELECT pg_current_wal_insert_lsn()::text", Parameters::new()).await?;
+    Ok(end.and_then(|end| end.parse().ok()))
 }
 
 /// The tables are ours to make only where they are named as in our own SQL.
@@ -426,23 +458,6 @@ async fn look_at_publication(
     let parameters: Parameters = names.into_iter().map(|name| Box::new(name.clone()) as Box<_>).collect();
     let columns: Option<Option<Vec<String>>> = value(connection, &text, parameters).await?;
     Ok(columns.map(|columns| columns.map_or(Published::All, Published::These)))
-}
-
-/// Says so before the publication is made: from then on the server refuses every update and delete of a table whose rows it cannot name.
-async fn refuse_unidentified(connection: &Connection, objects: &SourceObjects) -> Result<()> {
-    let mut tables: Vec<String> = objects.routing.outbox_tables.iter().map(outbox_name).collect();
-    tables.extend(objects.routing.work.as_ref().filter(|_| !objects.quiet).map(work_name));
-    let text = "SELECT t.name FROM unnest($1::text[]) AS t (name) JOIN pg_class AS c ON c.oid = to_regclass(t.name) \
-         WHERE NOT EXISTS (SELECT FROM pg_publication WHERE pubname = $2) AND c.relreplident <> 'f' \
-           AND NOT EXISTS (SELECT FROM pg_index AS i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate \
-             AND (i.indisreplident OR c.relreplident = 'd' AND i.indisprimary)) LIMIT 1";
-    let parameters: Parameters = vec![Box::new(tables), Box::new(objects.publication.clone())];
-    let Some(name) = value::<String>(connection, text, parameters).await? else { return Ok(()) };
-    Err(Error::new(ErrorKind::Table, "a table has no replica identity")
-        .with_detail(format!("Once {name} is published, every update and delete of it would fail, so nothing was made."))
-        .with_hint(format!(
-            "Give {name} a primary key, or ALTER TABLE {name} REPLICA IDENTITY USING INDEX one that is unique and has no nulls; then run `postrider setup` again."
-        )))
 }
 
 /// Whether what a step makes is there already.

@@ -133,3 +133,20 @@ fn a_poller_is_observed_without_a_privilege_and_without_a_write() {
     assert!(scene.db.is("SELECT count(*) = 0 FROM pg_trigger WHERE tgrelid = 'jobs'::regclass"));
     rider.still_runs();
 }
+
+/// The stream is quiet then, as it is where nothing happens.
+#[test]
+fn a_table_that_no_publication_has_is_said_to_be_unobserved() {
+    let scene = Scene::start();
+    scene.db.run(JOBS);
+    let mut rider = scene.rider("rider", configuration());
+    rider.setup();
+    scene.db.run("ALTER PUBLICATION postrider DROP TABLE jobs");
+    let check = rider.end_of(&["check"]);
+    let said = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert_eq!(check.status.code(), Some(4), "{said}");
+    assert!(said.contains("does not have the table \"public\".\"jobs\""), "{said}");
+    rider.start();
+    rider.wait_to_say("does not have the table public.jobs: nothing of it will be observed");
+    rider.still_runs();
+}

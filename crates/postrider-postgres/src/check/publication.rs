@@ -4,24 +4,36 @@ use postrider_core::error::{ErrorKind, Result};
 use postrider_core::route::{OutboxTable, WorkMapping};
 use tokio_postgres::Row;
 
-use super::{Finding, Severity, Subject, field};
+use super::{Finding, PREAMBLE, Severity, Subject, field};
 use crate::client::{Connection, Parameters};
+use crate::missing::Missing;
 use crate::notices;
 use crate::objects::{LISTS_MAJOR, SourceObjects, event_columns, outbox_name, streamed_columns, work_name};
+use crate::options::ConnectOptions;
 use crate::quote::{quote_identifier, quote_table};
 
-pub(super) async fn check(connection: &Connection, objects: &SourceObjects, version: i64) -> Result<Vec<Finding>> {
+/// Of a table that is missing nothing is said here: the publication follows a table to its new name.
+pub(super) async fn check(
+    connection: &Connection,
+    objects: &SourceObjects,
+    (missing, version): (&Missing, i64),
+) -> Result<Vec<Finding>> {
     let streamed = objects.routing.work.as_ref().filter(|_| !objects.quiet);
     let mut tables: Vec<Wanted<'_>> = objects.routing.outbox_tables.iter().map(Wanted::outbox).collect();
     tables.extend(streamed.map(Wanted::work));
+    tables.retain(|wanted| !missing.has(&wanted.name));
     let actions: &[_] =
         if streamed.is_some() { &["insert", "update", "delete", "truncate"] } else { &["insert", "truncate"] };
     let main = Checked { name: &objects.publication, actions };
     let mut findings = main.check(connection, tables, version).await?;
     if let (Some(name), Some(mapping)) = (objects.work_publication(), &objects.routing.work) {
         let own = Checked { name: &name, actions: &["insert"] };
-        findings.extend(own.check(connection, vec![Wanted::work(mapping)], version).await?);
-        findings.extend(quiet(connection, objects, (&name, mapping), version).await?);
+        let is_missing = missing.has(&work_name(mapping));
+        let tables = if is_missing { Vec::new() } else { vec![Wanted::work(mapping)] };
+        findings.extend(own.check(connection, tables, version).await?);
+        if !is_missing {
+            findings.extend(quiet(connection, objects, (&name, mapping), version).await?);
+        }
     }
     Ok(findings)
 }
@@ -66,13 +78,18 @@ async fn quiet(
             "Say work.quiet = false. For quiet, `postrider setup` makes the second publication with the columns of the first, where it is not there yet.",
         ));
     }
-    if field(row, 0)? {
+    let is_published_twice: bool = field(row, 0)?;
+    if is_published_twice {
         findings.push(loud(
             format!(
                 "The publication {main} has the table {table}, too: our own transitions come back through the log."
             ),
             format!("ALTER PUBLICATION {main} DROP TABLE {table};"),
         ));
+    }
+    // As long as both publications have the table they must have the same columns of it.
+    if has_lists(version) && !is_published_twice {
+        findings.extend(burden(connection, own, mapping).await?);
     }
     if field(row, 1)? {
         let own = quote_identifier(own);
@@ -84,6 +101,45 @@ async fn quiet(
         ));
     }
     Ok(findings)
+}
+
+/// What the work table's own publication sends of a row beside what is read from the log: it got that from the first one, while both had
+/// the table.
+async fn burden(connection: &Connection, own: &str, mapping: &WorkMapping) -> Result<Option<Finding>> {
+    let text =
+        "SELECT attnames::text[] FROM pg_publication_tables WHERE pubname = $1 AND schemaname = $2 AND tablename = $3";
+    let names = [own, &mapping.schema, &mapping.table];
+    let parameters: Parameters = names.into_iter().map(|name| Box::new(name.to_owned()) as Box<_>).collect();
+    let rows = connection.query(&text.into(), &parameters).await?;
+    let columns: Vec<String> = rows.first().map_or(Ok(Vec::new()), |row| field(row, 0))?;
+    let (own, table, streamed) = (quote_identifier(own), work_name(mapping), streamed_columns(mapping));
+    let listed =
+        |columns: &[&str]| columns.iter().map(|column| quote_identifier(column)).collect::<Vec<_>>().join(", ");
+    let more: Vec<&str> = columns.iter().map(String::as_str).filter(|column| !streamed.contains(column)).collect();
+    let sentence = format!("The publication {own} sends more of {table} than is read from the log: {}.", listed(&more));
+    let hint = format!(
+        "BEGIN; ALTER PUBLICATION {own} DROP TABLE {table}; ALTER PUBLICATION {own} ADD TABLE {table} ({}); COMMIT;",
+        listed(&streamed)
+    );
+    let found = Finding::new(Severity::Warning, ErrorKind::Table, Subject::Publication, sentence, hint);
+    Ok((!more.is_empty()).then_some(found))
+}
+
+/// Whether the stream that is read with these objects has the work table at all.
+///
+/// # Errors
+/// What connecting gives, and a catalogue that cannot be read.
+pub async fn streams_work_table(options: &ConnectOptions, objects: &SourceObjects) -> Result<bool> {
+    let Some(mapping) = &objects.routing.work else { return Ok(true) };
+    let connection = Connection::open(options, PREAMBLE).await?;
+    let text = "SELECT EXISTS (SELECT FROM pg_publication_tables \
+         WHERE pubname = ANY ($1::text[]) AND schemaname = $2 AND tablename = $3)";
+    let publications: Vec<String> =
+        [objects.publication.clone()].into_iter().chain(objects.work_publication()).collect();
+    let parameters: Parameters =
+        vec![Box::new(publications), Box::new(mapping.schema.clone()), Box::new(mapping.table.clone())];
+    let rows = connection.query(&text.into(), &parameters).await?;
+    rows.first().map_or(Ok(false), |row| field(row, 0))
 }
 
 /// One publication, and what it must let through.

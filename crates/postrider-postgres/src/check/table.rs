@@ -9,9 +9,10 @@ use super::{Finding, Severity, Subject, field};
 use crate::advance::{self, Found};
 use crate::client::{Connection, Parameters};
 use crate::columns::{Without, WorkColumn, work_columns};
+use crate::missing::Missing;
 use crate::objects::{
-    MISSING_TABLE_HINT, SPREAD_TABLE_HINT, SourceObjects, changing_columns, event_columns, missing_column_hint,
-    outbox_name, spread_table, streamed_columns, work_name,
+    SPREAD_TABLE_HINT, SourceObjects, changing_columns, event_columns, missing_column_hint, spread_table,
+    streamed_columns, work_name,
 };
 use crate::quote::quote_identifier;
 use crate::states;
@@ -51,24 +52,32 @@ struct ColumnFacts {
     may_be_null: bool,
 }
 
-pub(super) async fn check(connection: &Connection, objects: &SourceObjects) -> Result<Vec<Finding>> {
+/// The tables that are not there: whatever else is said of them follows from that.
+pub(super) fn missing(missing: &Missing, objects: &SourceObjects) -> Vec<Finding> {
+    let work = objects.routing.work.as_ref().map(work_name);
+    let judge = |table: &String| {
+        let subject = if work.as_ref() == Some(table) { Subject::WorkTable } else { Subject::Outbox };
+        let sentence = format!("There is no table {table}.");
+        Finding::new(Severity::Error, ErrorKind::Table, subject, sentence, missing.hint())
+    };
+    missing.tables.iter().map(judge).collect()
+}
+
+pub(super) async fn check(connection: &Connection, objects: &SourceObjects, missing: &Missing) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for table in &objects.routing.outbox_tables {
-        match Facts::load(connection, objects, Subject::Outbox, (&table.schema, &table.table)).await? {
-            Some(facts) => findings.extend(facts.judge_outbox(table)),
-            None => findings.push(missing(Subject::Outbox, &outbox_name(table))),
+        if let Some(facts) = Facts::load(connection, objects, Subject::Outbox, (&table.schema, &table.table)).await? {
+            findings.extend(facts.judge_outbox(table));
         }
     }
     if let Some(mapping) = &objects.routing.work {
-        match Facts::load(connection, objects, Subject::WorkTable, (&mapping.schema, &mapping.table)).await? {
-            Some(facts) => {
-                let judged = if objects.observe { facts.judge_observed(mapping) } else { facts.judge_work(mapping) };
-                findings.extend(judged);
-                findings.extend(judge_words(connection, mapping, objects.observe).await?);
-            }
-            None => findings.push(missing(Subject::WorkTable, &work_name(mapping))),
+        let names = (mapping.schema.as_str(), mapping.table.as_str());
+        if let Some(facts) = Facts::load(connection, objects, Subject::WorkTable, names).await? {
+            let judged = if objects.observe { facts.judge_observed(mapping) } else { facts.judge_work(mapping) };
+            findings.extend(judged);
+            findings.extend(judge_words(connection, mapping, objects.observe).await?);
         }
-        if objects.same_tx {
+        if objects.same_tx && !missing.has(&work_name(mapping)) {
             let found = advance::find(connection, mapping, objects.history).await?;
             findings.extend(judge_advance(found, mapping, objects.history));
         }
@@ -114,10 +123,6 @@ fn judge_advance(found: Found, mapping: &WorkMapping, history: bool) -> Option<F
             "`postrider setup` makes it; GRANT EXECUTE on it to the roles of these services.",
         ),
     }
-}
-
-fn missing(subject: Subject, name: &str) -> Finding {
-    Finding::new(Severity::Error, ErrorKind::Table, subject, format!("There is no table {name}."), MISSING_TABLE_HINT)
 }
 
 impl Facts {

@@ -7,8 +7,8 @@ use postrider_core::ports::LogSource as _;
 use postrider_core::position::Lsn;
 use postrider_core::work::{OwnerId, StageName};
 use postrider_postgres::{
-    Access, Note, Operator, PgWorkTable, ReplicationSource, SetupSettings, Severity, Subject, WorkTableSettings, apply,
-    check,
+    Access, Note, Operator, PgWorkTable, ReplicationSource, SetupSettings, Severity, SourceObjects, Subject,
+    WorkTableSettings, apply, check,
 };
 use tokio_postgres::error::SqlState;
 
@@ -192,11 +192,43 @@ broken!(
     missing_tables_are_found,
     "DROP TABLE outbox_event, pending_work",
     expect![[r#"
-        error PR010 The publication "NAME" does not have the table "public"."outbox_event".
-        error PR010 The publication "NAME" does not have the table "public"."pending_work".
         error PR010 There is no table "public"."outbox_event".
         error PR010 There is no table "public"."pending_work"."#]]
 );
+
+/// The cause is named, with what the publication has now, and nothing that follows from it.
+#[tokio::test]
+async fn a_table_that_was_renamed_or_moved_is_named_and_setup_makes_no_other() {
+    let database = Database::create().await;
+    let name = database.name().to_owned();
+    let objects = SourceObjects { quiet: true, same_tx: true, ..canonical_objects(&name) };
+    let settings = SetupSettings { objects: objects.clone(), role: None };
+    apply(&database.options(), &settings).await.unwrap();
+    for (rename, undo, there) in [
+        ("ALTER TABLE pending_work RENAME TO work", "ALTER TABLE work RENAME TO pending_work", r#""public"."work""#),
+        (
+            "CREATE SCHEMA elsewhere; ALTER TABLE pending_work SET SCHEMA elsewhere",
+            "ALTER TABLE elsewhere.pending_work SET SCHEMA public",
+            r#""elsewhere"."pending_work""#,
+        ),
+    ] {
+        database.run(rename).await;
+        let mut findings = check(&database.options(), &objects).await.unwrap();
+        findings.retain(|finding| finding.severity == Severity::Error);
+        let sentences: Vec<_> = findings.iter().map(|finding| finding.sentence.as_str()).collect();
+        assert_eq!(sentences, [r#"There is no table "public"."pending_work"."#], "{rename}");
+        let has = format!("The publication has {there}, which the configuration does not name.");
+        assert!(findings[0].hint.starts_with(&has), "{}", findings[0].hint);
+        let refused = apply(&database.options(), &settings).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Table, "{}", refused.report());
+        assert!(refused.hint().unwrap().starts_with(&has), "{}", refused.report());
+        assert_eq!(database.text("SELECT (to_regclass('public.pending_work') IS NULL)::text").await, "true");
+        database.run(undo).await;
+    }
+    let again = apply(&database.options(), &settings).await.unwrap();
+    assert!(again.differences.iter().all(|finding| finding.severity != Severity::Error), "{:?}", again.differences);
+    database.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+}
 
 /// From version 15 on: 14 has neither row filters nor column lists, and refuses the statement.
 #[tokio::test]

@@ -3,7 +3,9 @@
 use postrider_core::ports::{ClaimReply, ClaimRequest, WorkTable};
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{DefinitionName, OwnerId, StageName, WorkKey};
-use postrider_postgres::{PgWorkTable, SetupSettings, SourceObjects, StepOutcome, WorkTableSettings, apply, check};
+use postrider_postgres::{
+    PgWorkTable, SetupSettings, SourceObjects, StepOutcome, Subject, WorkTableSettings, apply, check,
+};
 use std::time::Duration;
 
 use crate::database::{Database, canonical_mapping, canonical_objects};
@@ -236,4 +238,36 @@ async fn a_second_publication_has_the_columns_of_the_first() {
 
 fn work_only(mapping: WorkMapping) -> postrider_core::route::Routing {
     postrider_core::route::Routing { work: Some(mapping), ..Default::default() }
+}
+
+/// What is made beside a publication that has the table with all columns has them, too, for as long as both have it.
+#[tokio::test]
+async fn the_payload_leaves_the_log_once_the_first_publication_has_not_the_table() {
+    let database = Database::create().await;
+    let name = database.name().to_owned();
+    database.install_work_table().await;
+    database.run(include_str!("../../../../sql/source/0002_create_outbox_event.sql")).await;
+    database.run(&format!("CREATE PUBLICATION {name} FOR TABLE outbox_event, pending_work")).await;
+    let objects = set_up(&database).await;
+    let of_publication = async || {
+        let mut findings = check(&database.options(), &objects).await.unwrap();
+        findings.retain(|finding| finding.subject == Subject::Publication);
+        findings
+    };
+    let both = of_publication().await;
+    assert!(both.len() == 1 && both[0].sentence.contains("has the table"), "{both:?}");
+    database.run(&both[0].hint).await;
+    let alone = of_publication().await;
+    if database.major() == 14 {
+        assert_eq!(alone, []);
+    } else {
+        assert!(alone.len() == 1 && alone[0].sentence.contains(r#""payload""#), "{alone:?}");
+        database.run(&alone[0].hint).await;
+        assert_eq!(of_publication().await, []);
+        let columns = format!(
+            "SELECT array_to_string(attnames::text[], ' ') FROM pg_publication_tables WHERE pubname = '{name}_work'"
+        );
+        assert!(!database.text(&columns).await.contains("payload"));
+    }
+    database.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
 }

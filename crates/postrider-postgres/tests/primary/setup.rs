@@ -8,8 +8,8 @@ use postrider_core::ports::{ClaimReply, ClaimRequest, Primary, Transition, WorkT
 use postrider_core::route::WorkMapping;
 use postrider_core::work::{DefinitionName, OwnerId, StageName, WorkKey};
 use postrider_postgres::{
-    Circumstances, PgPrimary, PgWorkTable, SetupSettings, Severity, StepObject, StepOutcome, WorkIdentity,
-    WorkTableSettings, apply, check, plan,
+    Circumstances, PgPrimary, PgWorkTable, SetupSettings, Severity, SourceObjects, StepObject, StepOutcome,
+    WorkIdentity, WorkTableSettings, apply, check, plan,
 };
 
 use crate::database::{Database, canonical_mapping, canonical_objects, parse};
@@ -124,6 +124,54 @@ async fn a_table_that_could_no_longer_be_updated_is_not_published() {
     let addition = "To execute here: ALTER TABLE \"public\".\"jobs\" ADD COLUMN \"fence\" bigint NOT NULL DEFAULT 0;";
     assert_eq!(lacking, [(Severity::Note, addition)]);
     database.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+}
+
+#[tokio::test]
+async fn a_slot_that_is_not_for_us_is_refused_before_anything_is_made() {
+    let (database, other) = (Database::create().await, Database::create().await);
+    let name = other.name().to_owned();
+    other.run(&format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")).await;
+    let settings = SetupSettings { objects: canonical_objects(&name), role: None };
+    let refused = apply(&database.options(), &settings).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.kind().exit_code()), (ErrorKind::SlotForeign, 4), "{}", refused.report());
+    assert!(refused.detail().unwrap().contains(&format!("is in database \"{name}\"")), "{}", refused.report());
+    assert!(refused.hint().unwrap().contains("Name a slot of ours"), "{}", refused.report());
+    assert_eq!(database.text("SELECT (to_regclass('outbox_event') IS NULL)::text").await, "true");
+    other.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+}
+
+/// What is published behind the slot is not there for it until it stands behind that, and whoever was writing has ended.
+#[tokio::test]
+async fn a_publication_behind_the_slot_comes_with_the_place_to_wait_for() {
+    let database = Database::create_alone().await;
+    let name = database.name().to_owned();
+    let loud = SetupSettings { objects: canonical_objects(&name), role: None };
+    let first = apply(&database.options(), &loud).await.unwrap();
+    assert_eq!(first.wait_for, None, "the slot comes after it");
+    let writer = database.another_client().await;
+    writer
+        .batch_execute("BEGIN; INSERT INTO outbox_event (aggregate_key, event_type, payload) VALUES ('k', 't', '{}')")
+        .await
+        .unwrap();
+    let quiet = SetupSettings { objects: SourceObjects { quiet: true, ..loud.objects }, role: None };
+    let second = apply(&database.options(), &quiet).await.unwrap();
+    let statement = second.wait_statement(&name).unwrap();
+    assert_eq!(apply(&database.options(), &quiet).await.unwrap().wait_for, None, "nothing was published");
+    let read_on = async || {
+        // The server writes down which transactions run, and the slot follows once what came before is confirmed.
+        for _ in 0..2 {
+            database.run("CHECKPOINT").await;
+            let all = format!(
+                "SELECT count(*)::text FROM pg_logical_slot_get_binary_changes('{name}', NULL, NULL, 'proto_version', '1', \
+                   'publication_names', '\"{name}\"')"
+            );
+            database.text(&all).await;
+        }
+        database.admin.query_one(&statement, &[]).await.unwrap().get::<_, bool>(0)
+    };
+    assert!(!read_on().await, "a transaction from before is running");
+    writer.batch_execute("COMMIT").await.unwrap();
+    assert!(read_on().await);
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use postrider_core::time::Timestamp;
 use postrider_core::work::OwnerId;
 use postrider_engine::{Parts, Shutdown, Telemetry, World};
 use postrider_journal::Reader;
+use postrider_postgres::streams_work_table;
 use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -106,6 +107,9 @@ async fn assemble(
             }
         }
     };
+    if work.is_none() && say_what_is_unobserved(configuration, patience).await?.is_none() {
+        return Ok(None);
+    }
     Ok(Some(Parts {
         source: Arc::new(source),
         writer: journal.writer,
@@ -120,6 +124,23 @@ async fn assemble(
         world: world.clone(),
         telemetry: telemetry.clone(),
     }))
+}
+
+/// An observer's stream without the work table is as quiet as one of a table to which nothing happens. `None`: the end was asked for meanwhile.
+async fn say_what_is_unobserved(configuration: &Configuration, patience: &Patience<'_>) -> Result<Option<()>> {
+    let Some(work) = &configuration.work else { return Ok(Some(())) };
+    let objects = wiring::objects(configuration);
+    let look = || streams_work_table(&configuration.source.options, &objects);
+    let found = patience.insist("looking for the work table in the publication", look).await?;
+    if found == Some(false) {
+        tracing::warn!(
+            "the publication \"{}\" does not have the table {}.{}: nothing of it will be observed. `postrider check` says what to type.",
+            objects.publication,
+            work.mapping.schema,
+            work.mapping.table
+        );
+    }
+    Ok(found.map(|_| ()))
 }
 
 /// Nobody goes on from a further process's journal: what it needs is in the rows.

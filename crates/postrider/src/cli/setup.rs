@@ -35,7 +35,7 @@ impl Setup {
             return Ok(exit::OK);
         }
         let report = block_on(apply(&configuration.source.options, &settings))?;
-        self.show_report(&report);
+        self.show_report(&report, &settings.objects.slot);
         Ok(exit::OK)
     }
 
@@ -49,11 +49,15 @@ impl Setup {
         }
     }
 
-    fn show_report(&self, report: &SetupReport) {
+    fn show_report(&self, report: &SetupReport, slot: &str) {
+        let wait = report.wait_statement(slot);
         if self.json {
             let steps: Vec<Value> = report.steps.iter().map(|(step, outcome)| outcome_json(step, *outcome)).collect();
             let differences: Vec<Value> = report.differences.iter().map(finding_json).collect();
-            output::json(&json!({ "steps": steps, "differences": differences }));
+            let wait_for = report.wait_for.map(|place| place.to_string());
+            output::json(
+                &json!({ "steps": steps, "differences": differences, "wait_for": wait_for, "wait_until": wait }),
+            );
             return;
         }
         for (step, outcome) in &report.steps {
@@ -62,6 +66,11 @@ impl Setup {
         }
         for finding in &report.differences {
             output::data(&finding_text(finding));
+        }
+        if let Some(statement) = wait {
+            output::data(&format!(
+                "wait  The slot is older than what was published now. Before `run` is started with this configuration, the process that reads from the slot must have come so far, which is so once this says true: {statement}"
+            ));
         }
     }
 }
