@@ -228,6 +228,10 @@ async fn a_second_publication_has_the_columns_of_the_first() {
         set_up(&database).await;
         database.run(INSERT).await;
         assert_eq!(told(&database).await, ["I", "I"], "{made}");
+        if database.major() == 14 {
+            database.run(&format!("SELECT pg_drop_replication_slot('{name}')")).await;
+            continue;
+        }
         database.run(&format!("ALTER PUBLICATION {name}_work SET TABLE pending_work (group_id, quote_id)")).await;
         let findings = check(&database.options(), &quiet(&name)).await.unwrap();
         let is_told = findings.iter().any(|finding| finding.sentence.contains("with different columns"));

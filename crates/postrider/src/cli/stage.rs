@@ -33,9 +33,9 @@ enum Verb {
 
 /// A stage or an endpoint.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("part").required(true).args(["stage", "endpoint"]))]
 struct Part {
     /// The stage, in all definitions.
-    #[arg(conflicts_with = "endpoint")]
     stage: Option<String>,
     /// The stage in this definition alone.
     #[arg(long, value_name = "NAME@VERSION", requires = "stage")]
