@@ -1,6 +1,7 @@
 //! The safety sweep: finds open rows that the log should have brought and did not. Each hit is an anomaly, but for those of an early sweep: the
 //! log had shown these before we began to read it, and nobody saw them then.
 
+use super::rows::{Phase, Row};
 use super::state::State;
 use super::timetable::Sweep;
 use postrider_core::observe::{Observation, Rank, observe};
@@ -87,22 +88,22 @@ impl State {
     pub(crate) fn convict(&mut self, reading: Reading) {
         let suspects = std::mem::take(&mut self.suspects.rows);
         let mut hits = 0u64;
-        for version in reading.rows {
+        let Reading { rows, snapshot } = reading;
+        for version in rows {
             let unchanged = suspects.get(&version.key) == Some(&Rank::of(&version));
-            if unchanged && self.news(&version).is_some() {
+            // One that is older than what the log showed may be on its way to this snapshot.
+            let row = self.rows.row(&version.key);
+            let is_seen = row.is_none_or(|row| row.xid == 0 || snapshot.sees(row.xid));
+            if unchanged && is_seen && self.news(&version).is_some() {
                 hits += 1;
-                let known = self.rows.row(&version.key).map(|row| row.rank);
-                self.place(version, 0, known);
+                self.renew(version);
             }
         }
         match self.suspects.sweep {
             _ if hits == 0 => {}
             Sweep::Early => {
                 self.telemetry.early_sweep_hits.inc_by(hits);
-                tracing::info!(
-                    rows = hits,
-                    "due rows whose commit nobody saw yet when the open rows were read are found"
-                );
+                tracing::info!(rows = hits, "due rows are found that the read of the open rows could not tell");
             }
             Sweep::Slow => {
                 self.telemetry.sweep_hits.inc_by(hits);
@@ -114,10 +115,12 @@ impl State {
     /// What the row asks for that is not known, if nobody works on it here.
     fn news(&self, version: &WorkVersion) -> Option<Observation> {
         let row = self.rows.row(&version.key);
-        if row.is_some_and(super::rows::Row::is_busy) {
+        if row.is_some_and(Row::is_busy) {
             return None;
         }
-        let known = row.map(|row| row.rank);
+        // A row that waits for its time can have been deleted in a gap of the log, and another submitted under its key. What is due finds that by its claim.
+        let replaced = |row: &&Row| matches!(row.phase, Phase::Timed(..)) && Rank::of(version) < row.rank;
+        let known = row.filter(|row| !replaced(row)).map(|row| row.rank);
         let now = self.clock.now();
         let observation = observe(&self.settings.definitions, self.settings.owner, known, version, now);
         match observation {
@@ -127,6 +130,38 @@ impl State {
             | Observation::Orphan
             | Observation::Gone(_) => Some(observation),
             Observation::Rest | Observation::AttemptsUsedUp | Observation::Ignore => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::play::{Play, stage};
+    use crate::world::World as _;
+    use postrider_core::snapshot::Snapshot;
+    use postrider_core::work::StageState;
+    use std::time::Duration;
+
+    /// Where the snapshot does not see yet what the log showed, the older version is only that.
+    #[test]
+    fn a_row_that_was_submitted_anew_in_a_gap_does_not_wait_for_the_time_of_the_one_before() {
+        for (snapshot, found) in [("9:9:", 1), ("7:9:7", 0)] {
+            let mut play = Play::new(vec![stage("FIRST", "http://core", None)], BTreeMap::new());
+            let anew = WorkVersion::unclaimed(WorkKey::new(["g", "q"]), "FIRST");
+            let later = play.world.now().after(Duration::from_secs(600));
+            let before =
+                WorkVersion { state: StageState::Retry, fence: 3, next_attempt_at: Some(later), ..anew.clone() };
+            play.state.observe_version(before, 7);
+            play.state.read_begins(Some(Sweep::Early));
+            play.state.suspect(std::slice::from_ref(&anew));
+            play.state.sweep_ended();
+            assert_eq!(play.state.suspects(), std::slice::from_ref(&anew.key));
+            let snapshot = Snapshot::parse(snapshot).expect("a snapshot");
+            play.state.convict(Reading { rows: vec![anew], snapshot });
+            let (claims, _) = play.state.next_claims();
+            assert_eq!(claims.iter().filter(|claim| claim.seen_fence == 0).count(), found);
+            assert_eq!(play.state.telemetry.early_sweep_hits.get(), claims.len() as u64);
         }
     }
 }
