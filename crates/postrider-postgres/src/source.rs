@@ -182,6 +182,11 @@ impl ReplicationSource {
         };
         let plugin = PluginOptions::choose(cleared.server_version, wishes, cleared.two_phase)?;
         let known = identity.clone();
+        let before = match cleared.is_unread {
+            _ if after_peer => Before::Peer,
+            true => Before::NobodyYet,
+            false => Before::Ourselves,
+        };
         let start = Start {
             slot: &self.slot,
             publications: &self.publications,
@@ -189,7 +194,7 @@ impl ReplicationSource {
             cleared,
             plugin,
             identity,
-            before: if after_peer { Before::Peer } else { Before::Ourselves },
+            before,
             options: &self.options,
         };
         match start_stream(wire, start).await {
