@@ -90,8 +90,6 @@ pub trait LogSource: Send + Sync + fmt::Debug {
 pub enum Before {
     /// We did: the stream goes on where our journal ends.
     Ourselves,
-    /// Nobody yet, as far as the server's statistics go back: nothing was ever sent from the slot. The stream goes on where our journal ends.
-    NobodyYet,
     /// Another process of ours, since our last session: what it confirmed is in its journal and not in ours.
     Peer,
     /// Nobody: the slot was made for this session, and goes with it. What was committed before [`LogSession::begins`] does not come.
@@ -106,7 +104,8 @@ pub struct LogSession {
     /// Where the stream begins: `durable_end`, or the slot's own position where that is further.
     pub begins: Lsn,
     pub before: Before,
-    /// What the server said of its transactions before the stream began; not from a standby, where sight and log do not go together.
+    /// What the server said of its transactions before the stream began; `None` from a standby, where what is seen and how far the
+    /// log has come do not go together.
     pub outcomes: Option<Outcomes>,
     pub reader: Box<dyn LogReader>,
     pub confirmer: Arc<dyn Confirmer>,
@@ -135,7 +134,8 @@ pub trait Confirmer: Send + Sync + fmt::Debug {
     /// Everything below `lsn` has been received; reported as the write position, and the cap for every confirm.
     fn received(&self, lsn: Lsn);
 
-    /// Sends what is still unsaid, ends the stream in an orderly way, and returns when the server closed it or after two seconds.
+    /// Sends what is still unsaid, ends the stream in an orderly way, and returns when the server closed it or after
+    /// two seconds.
     fn finish(&self) -> BoxFuture<'_, Result<()>>;
 }
 

@@ -120,9 +120,9 @@ impl Intake {
     /// The journal goes on where the stream begins: what another process of ours confirmed meanwhile is put on record first.
     async fn go_on(&mut self, begun: (SourceIdentity, Lsn, Before), ack: Ack) -> Result<()> {
         let (identity, begins, before) = begun;
-        if matches!(before, Before::Ourselves | Before::NobodyYet) {
+        if before == Before::Ourselves {
             if self.appended == Lsn::ZERO && begins > Lsn::ZERO {
-                say_empty(begins, (before, ack));
+                say_empty(begins, ack);
             }
             return self.writer.go_on(&identity, self.appended, self.assembler.schema());
         }
@@ -281,17 +281,13 @@ impl Intake {
 }
 
 /// What a start without a journal means: it may be the first one, or the old directory may be lost.
-fn say_empty(begins: Lsn, begun: (Before, Ack)) {
-    match begun {
-        (Before::NobodyYet, _) => tracing::info!(
-            confirmed = %begins,
-            "the journal is empty, and nothing was ever sent from the slot: it is the first start"
-        ),
-        (_, Ack::Sinks) => tracing::warn!(
+fn say_empty(begins: Lsn, ack: Ack) {
+    match ack {
+        Ack::Sinks => tracing::warn!(
             confirmed = %begins,
             "the journal is empty and the slot has a position: at the first start nothing is missing; if the journal was lost, required sinks have everything up to that position, unless wal_guard had passed them, and optional ones lack what they had not taken; open work rows are read in any case"
         ),
-        (_, Ack::Journal) => tracing::warn!(
+        Ack::Journal => tracing::warn!(
             confirmed = %begins,
             "the journal is empty and the slot has a position: at the first start nothing is missing; if the journal was lost, every sink lacks what it had not taken of the log up to that position, which the server has forgotten; open work rows are read in any case"
         ),

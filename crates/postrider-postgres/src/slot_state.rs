@@ -130,11 +130,6 @@ impl Slot {
         self.wal_status == "unreserved"
     }
 
-    /// Nothing was ever sent from it, as far as the server's statistics go back.
-    pub(crate) fn is_unread(&self) -> bool {
-        self.transactions_sent == Some(0)
-    }
-
     pub(crate) fn is_lost(&self) -> bool {
         self.wal_status == "lost" || self.conflicting || self.invalidation_reason.is_some()
     }
@@ -166,7 +161,7 @@ pub(crate) fn judge(slot: Option<&Slot>, place: Place<'_>) -> SlotState {
     }
     match slot.confirmed {
         Some(confirmed) if place.durable_end > Lsn::ZERO && confirmed > place.durable_end => {
-            SlotState::Ahead { confirmed, anew: slot.is_unread() }
+            SlotState::Ahead { confirmed, anew: slot.transactions_sent == Some(0) }
         }
         Some(confirmed) if confirmed < place.durable_end => SlotState::Behind { confirmed },
         _ => SlotState::Level,

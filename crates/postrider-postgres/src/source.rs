@@ -182,11 +182,6 @@ impl ReplicationSource {
         };
         let plugin = PluginOptions::choose(cleared.server_version, wishes, cleared.two_phase)?;
         let known = identity.clone();
-        let before = match cleared.is_unread {
-            _ if after_peer => Before::Peer,
-            true => Before::NobodyYet,
-            false => Before::Ourselves,
-        };
         let start = Start {
             slot: &self.slot,
             publications: &self.publications,
@@ -194,7 +189,7 @@ impl ReplicationSource {
             cleared,
             plugin,
             identity,
-            before,
+            before: if after_peer { Before::Peer } else { Before::Ourselves },
             options: &self.options,
         };
         match start_stream(wire, start).await {

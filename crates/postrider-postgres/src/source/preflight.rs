@@ -48,8 +48,6 @@ pub(crate) struct Cleared {
     pub(crate) two_phase: bool,
     /// What the slot is confirmed up to: never less may be said.
     pub(crate) confirmed: Lsn,
-    /// Nothing was ever sent from the slot, as far as the server's statistics go back.
-    pub(crate) is_unread: bool,
     /// The server is a standby.
     pub(crate) in_recovery: bool,
     pub(crate) outcomes: Option<Outcomes>,
@@ -100,9 +98,9 @@ pub(crate) async fn check(wire: &mut Wire, wanted: &Wanted<'_>) -> Result<Cleare
             drop_slot_statement(slot)
         )
     })?;
-    let Some(slot) = found else { return Ok(server.cleared()) };
-    let (two_phase, confirmed) = (slot.two_phase, slot.confirmed.unwrap_or(Lsn::ZERO));
-    Ok(Cleared { two_phase, confirmed, is_unread: slot.is_unread(), ..server.cleared() })
+    let (confirmed, two_phase) =
+        found.map_or((Lsn::ZERO, false), |slot| (slot.confirmed.unwrap_or(Lsn::ZERO), slot.two_phase));
+    Ok(Cleared { two_phase, confirmed, ..server.cleared() })
 }
 
 /// Checks the server and the publications, for a slot that is yet to be made.
@@ -131,15 +129,7 @@ impl Server {
         let Server { wal_sender_timeout, version: server_version, in_recovery, snapshot, flushed, .. } = self;
         // A standby shows what it replays before it says that it has replayed it.
         let outcomes = (!in_recovery).then_some(Outcomes { snapshot, logged: flushed });
-        Cleared {
-            wal_sender_timeout,
-            server_version,
-            two_phase: false,
-            confirmed: Lsn::ZERO,
-            is_unread: false,
-            in_recovery,
-            outcomes,
-        }
+        Cleared { wal_sender_timeout, server_version, two_phase: false, confirmed: Lsn::ZERO, in_recovery, outcomes }
     }
 }
 

@@ -113,8 +113,6 @@ fn a_commit_becomes_a_stage_call_and_an_event_and_the_end_is_orderly() {
     assert_eq!(check.code, Some(0), "{}", check.stdout);
 
     let mut run = Running::start(&file);
-    let said = run.wait_for_log("reading the log");
-    assert!(said.contains("it is the first start") && !said.contains("WARN"), "{said}");
     wait_until("the process is ready", || {
         TcpStream::connect(("127.0.0.1", console_port)).is_ok()
             && get(console_port, "/readyz").starts_with("HTTP/1.1 200 ")
@@ -151,7 +149,6 @@ fn a_commit_becomes_a_stage_call_and_an_event_and_the_end_is_orderly() {
 
     run.signal("TERM");
     assert_eq!(run.wait(), Some(0));
-    lose_the_journal(dir.path(), &file);
     let status = end_of(&["status", "--json", "-c", file_name]);
     let report: serde_json::Value = serde_json::from_str(&status.stdout).unwrap();
     assert_eq!((status.code, &report["slot"]["active"]), (Some(1), &serde_json::json!(false)));
@@ -165,16 +162,6 @@ fn a_commit_becomes_a_stage_call_and_an_event_and_the_end_is_orderly() {
     let is_told =
         |line: &str| line.contains("ERROR") && line.contains("the replication slot does not exist. What it costs: If");
     assert!(slotless.stderr.lines().any(is_told), "{}", slotless.stderr);
-}
-
-/// The slot was read from, so that an empty journal is a lost one.
-fn lose_the_journal(dir: &Path, file: &Path) {
-    std::fs::rename(dir.join("journal"), dir.join("kept")).unwrap();
-    let mut anew = Running::start(file);
-    let said = anew.wait_for_log("reading the log");
-    assert!(said.contains("WARN") && said.contains("if the journal was lost"), "{said}");
-    anew.signal("TERM");
-    assert_eq!(anew.wait(), Some(0));
 }
 
 #[test]
