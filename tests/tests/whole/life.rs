@@ -168,17 +168,6 @@ fn a_lost_journal_is_said_aloud_for_each_ack() {
     let scene = Scene::start();
     let mut rider = scribe(&scene, "rider", "");
     rider.setup();
-    // Of a slot from which nothing was ever sent nothing can be lost.
-    rider.start_ready();
-    rider.wait_to_say("it is the first start");
-    scene.db.submit(0..1);
-    wait_until("something was sent from the slot", || {
-        scene.db.is(&format!(
-            "SELECT count(*) = 1 FROM pg_stat_replication_slots WHERE slot_name = '{SLOT}' AND total_txns > 0"
-        ))
-    });
-    rider.kill9();
-    std::fs::remove_dir_all(&rider.plan.journal).unwrap();
     for (ack, words) in [("sinks", "optional ones lack"), ("journal", "every sink lacks what it had not taken")] {
         rider.plan.top = format!("ack = \"{ack}\"");
         rider.forget_what_was_said();
