@@ -57,7 +57,7 @@ COMMENT ON COLUMN postrider.work_history.definition IS
 COMMENT ON COLUMN postrider.work_history.owner IS
     'Who had claimed it: random per process start.';
 COMMENT ON COLUMN postrider.work_history.outcome IS
-    'done, done_by_receiver, retry, deferred, parked, unknown, released (given back unsent), taken_over, interrupted (by an operator).';
+    'done, done_by_receiver, retry, deferred, parked, unknown, released (given back unsent), taken_over, interrupted (by an operator, or by a write without the fence).';
 COMMENT ON COLUMN postrider.work_history.reason IS
     'Why it did not end well; never a payload.';
 COMMENT ON COLUMN postrider.work_history.next_stage IS

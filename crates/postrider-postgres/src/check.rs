@@ -7,7 +7,7 @@ mod publication;
 mod server;
 pub(crate) mod slot;
 mod table;
-mod younger;
+pub(crate) mod younger;
 
 use std::fmt;
 

@@ -92,9 +92,9 @@ impl ServerMessage {
 
     /// The function of a team's that refuses, a trigger's as a rule. The words around its name may be in any language.
     fn function(&self) -> Option<&str> {
-        // A line with a quote has a statement in it, and so perhaps values.
-        let mut lines = self.context.as_deref()?.lines().filter(|line| !line.contains(['"', '\'']));
-        let line = lines.find(|line| line.contains("PL/pgSQL"))?;
+        // The innermost comes first. One whose name is quoted is not told from a statement, which may have values in it.
+        let line = self.context.as_deref()?.lines().find(|line| line.contains("PL/pgSQL"))?;
+        let line = Some(line).filter(|line| !line.contains(['"', '\'']))?;
         line.split_whitespace().find_map(|word| word.split_once('(')).map(|(name, _)| name)
     }
 
@@ -351,8 +351,8 @@ fn describe(refusal: &ServerMessage) -> String {
         }
         if let Some(function) = refusal.function() {
             text.push_str(&format!(", in the function {function}"));
-        } else if refusal.sqlstate == "22001" {
-            // The server names no column, but the type; there is no value in these words.
+        } else if refusal.sqlstate == "22001" && refusal.context.is_none() {
+            // The server names no column, but the type; there is no value in these words where they are its own.
             text.push_str(&format!(", {}", refusal.message));
         }
         if let Some(lsn) = refusal.lsn() {
@@ -455,12 +455,23 @@ mod tests {
 
     #[test]
     fn a_trigger_that_refuses_is_named_in_any_language_and_no_statement_of_its() {
-        let mut message = refusal("P0001", "no more for a@b.example");
-        message.context =
-            Some("SQL-Anweisung »INSERT INTO PL/pgSQL VALUES ('a@b.example')«\nPL/pgSQL-Funktion quoting.refuse(text) Zeile 3 bei RAISE".into());
-        let report = map_server_message(Phase::Query, &message).report();
-        assert!(report.contains("SQLSTATE P0001, in the function quoting.refuse."), "{report}");
-        assert!(!report.contains("a@b.example"), "{report}");
+        let report = |context: &str| {
+            let mut message = refusal("P0001", "no more for a@b.example");
+            message.context = Some(context.to_owned());
+            map_server_message(Phase::Query, &message).report()
+        };
+        let named = report(
+            "PL/pgSQL-Funktion quoting.refuse(text) Zeile 3 bei RAISE\nSQL-Anweisung »SELECT 'a@b.example'«\nPL/pgSQL-Funktion quoting.outer() Zeile 1",
+        );
+        assert!(named.contains("SQLSTATE P0001, in the function quoting.refuse."), "{named}");
+        assert!(!named.contains("a@b.example"), "{named}");
+        for quoted in [
+            "PL/pgSQL function \"Refuse\"() line 3 at RAISE\nPL/pgSQL function outer() line 1 at PERFORM",
+            "SQL statement \"SELECT 'a@b.example' AS PL/pgSQL(\"\nPL/pgSQL function outer() line 1 at PERFORM",
+        ] {
+            let report = report(quoted);
+            assert!(!report.contains("in the function") && !report.contains("a@b.example"), "{report}");
+        }
     }
 
     #[test]

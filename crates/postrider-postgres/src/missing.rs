@@ -58,7 +58,7 @@ impl Missing {
             return MISSING_TABLE_HINT.to_owned();
         }
         format!(
-            "The publication has {}, which the configuration does not name. If that is the table, renamed or moved, give the configuration its name; if it is no longer wanted, take it out of the publication with ALTER PUBLICATION … DROP TABLE, and run `postrider setup`.",
+            "The publication has {}, which the configuration does not name. If that is the table, renamed or moved, give the configuration its name; if nobody wants it any more, take it out of the publication with ALTER PUBLICATION … DROP TABLE, and run `postrider setup`. If another configuration reads it, leave it there, and make the missing table by hand first.",
             self.strangers.join(" and ")
         )
     }

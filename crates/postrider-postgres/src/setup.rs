@@ -13,6 +13,7 @@ use postrider_core::route::{OutboxTable, WorkMapping};
 
 use crate::advance::{self, Found};
 use crate::check::slot::find_slot;
+use crate::check::younger::suspects;
 use crate::check::{Finding, Subject, check};
 use crate::client::{Connection, Parameters};
 use crate::errors::{Phase, name_slot};
@@ -208,19 +209,24 @@ pub async fn apply(options: &ConnectOptions, settings: &SetupSettings) -> Result
     if settings.objects.failover == Failover::Wanted && !circumstances.standby {
         report.steps.extend(turn_failover_on(&connection, options, &settings.objects).await?);
     }
-    report.wait_for = place_to_wait_for(&connection, &report.steps).await?;
+    report.wait_for = place_to_wait_for(&connection, &settings.objects, &report.steps).await?;
     let findings = check(options, &settings.objects).await?;
     report.differences = findings.into_iter().filter(|finding| finding.subject != Subject::Role).collect();
     Ok(report)
 }
 
-/// The end of the log, where a publication was made behind a slot that is kept: the server looks it up as of the time of each change.
-async fn place_to_wait_for(connection: &Connection, steps: &[(Step, StepOutcome)]) -> Result<Option<Lsn>> {
+/// The end of the log, where a publication was made behind a slot that is kept, now or by a call that did not come to its end: the server
+/// looks it up as of the time of each change.
+async fn place_to_wait_for(
+    connection: &Connection,
+    objects: &SourceObjects,
+    steps: &[(Step, StepOutcome)],
+) -> Result<Option<Lsn>> {
     let is_kept = steps.iter().any(|(step, outcome)| step.object == StepObject::Slot && *outcome == StepOutcome::Kept);
     let is_published = steps
         .iter()
         .any(|(step, outcome)| matches!(step.object, StepObject::Publication { .. }) && *outcome == StepOutcome::Done);
-    if !(is_kept && is_published) {
+    if !is_kept || (!is_published && suspects(connection, objects).await?.is_empty()) {
         return Ok(None);
     }
     let end = value::<String>(connection, "SELECT pg_current_wal_insert_lsn()::text", Parameters::new()).await?;

@@ -106,19 +106,25 @@ async fn quiet(
 /// What the work table's own publication sends of a row beside what is read from the log: it got that from the first one, while both had
 /// the table.
 async fn burden(connection: &Connection, own: &str, mapping: &WorkMapping) -> Result<Option<Finding>> {
-    let text =
-        "SELECT attnames::text[] FROM pg_publication_tables WHERE pubname = $1 AND schemaname = $2 AND tablename = $3";
+    // No entry of its own has a table that is published with its schema, or with all tables.
+    let text = "SELECT t.attnames::text[], t.rowfilter FROM pg_publication_tables AS t \
+         JOIN pg_publication AS p ON p.pubname = t.pubname JOIN pg_publication_rel AS r ON r.prpubid = p.oid \
+         JOIN pg_class AS c ON c.oid = r.prrelid AND c.relname = t.tablename \
+         JOIN pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = t.schemaname \
+         WHERE t.pubname = $1 AND t.schemaname = $2 AND t.tablename = $3";
     let names = [own, &mapping.schema, &mapping.table];
     let parameters: Parameters = names.into_iter().map(|name| Box::new(name.to_owned()) as Box<_>).collect();
     let rows = connection.query(&text.into(), &parameters).await?;
-    let columns: Vec<String> = rows.first().map_or(Ok(Vec::new()), |row| field(row, 0))?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let (columns, filter): (Vec<String>, Option<String>) = (field(row, 0)?, field(row, 1)?);
+    let filter = filter.map(|filter| format!(" WHERE ({filter})")).unwrap_or_default();
     let (own, table, streamed) = (quote_identifier(own), work_name(mapping), streamed_columns(mapping));
     let listed =
         |columns: &[&str]| columns.iter().map(|column| quote_identifier(column)).collect::<Vec<_>>().join(", ");
     let more: Vec<&str> = columns.iter().map(String::as_str).filter(|column| !streamed.contains(column)).collect();
     let sentence = format!("The publication {own} sends more of {table} than is read from the log: {}.", listed(&more));
     let hint = format!(
-        "BEGIN; ALTER PUBLICATION {own} DROP TABLE {table}; ALTER PUBLICATION {own} ADD TABLE {table} ({}); COMMIT;",
+        "BEGIN; ALTER PUBLICATION {own} DROP TABLE {table}; ALTER PUBLICATION {own} ADD TABLE {table} ({}){filter}; COMMIT;",
         listed(&streamed)
     );
     let found = Finding::new(Severity::Warning, ErrorKind::Table, Subject::Publication, sentence, hint);

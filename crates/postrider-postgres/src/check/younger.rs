@@ -27,7 +27,7 @@ const PREAMBLE: &str = "SET default_transaction_read_only = on; SET lock_timeout
 
 /// What a look at the slot came to.
 enum Look {
-    /// All that there is to send can be sent.
+    /// The first that there is to send can be sent.
     Sendable,
     /// The server stops, or leaves changes out, since a publication did not exist yet.
     TooYoung,
@@ -41,22 +41,28 @@ pub(super) async fn check(
     options: &ConnectOptions,
     (objects, slot): (&SourceObjects, &Slot),
 ) -> Result<Option<Finding>> {
-    let publications: Vec<String> =
-        [objects.publication.clone()].into_iter().chain(objects.work_publication()).collect();
-    let suspects = suspects(connection, &objects.slot, &publications).await?;
+    let suspects = suspects(connection, objects).await?;
     if suspects.is_empty() {
         return Ok(None);
     }
-    let look = if slot.holder.is_some() { Look::Unknown } else { look(options, &objects.slot, &publications).await? };
+    let look = if slot.holder.is_some() {
+        Look::Unknown
+    } else {
+        look(options, &objects.slot, &publications(objects)).await?
+    };
     Ok(judge(&look, &objects.slot, &suspects))
+}
+
+fn publications(objects: &SourceObjects) -> Vec<String> {
+    [objects.publication.clone()].into_iter().chain(objects.work_publication()).collect()
 }
 
 /// The publications that the slot may not know yet: a row of the catalogue that is older than what the slot keeps of it was there before.
 /// One that lies more than half of all transaction ids back has a negative age, and is an old one.
-async fn suspects(connection: &Connection, slot: &str, publications: &[String]) -> Result<Vec<String>> {
+pub(crate) async fn suspects(connection: &Connection, objects: &SourceObjects) -> Result<Vec<String>> {
     let text = "SELECT p.pubname::text FROM pg_publication AS p JOIN pg_replication_slots AS s ON s.slot_name = $1 \
          WHERE p.pubname = ANY ($2::text[]) AND age(p.xmin) BETWEEN 0 AND age(s.catalog_xmin) ORDER BY 1";
-    let parameters: Parameters = vec![Box::new(slot.to_owned()), Box::new(publications.to_vec())];
+    let parameters: Parameters = vec![Box::new(objects.slot.clone()), Box::new(publications(objects))];
     match connection.query(&text.into(), &parameters).await {
         Ok(rows) => rows.iter().map(|row| field(row, 0)).collect(),
         // That a function may not be called is said elsewhere.
@@ -65,7 +71,9 @@ async fn suspects(connection: &Connection, slot: &str, publications: &[String]) 
     }
 }
 
-/// Has the server make what the slot would send, without moving it. From version 18 on it leaves out what it cannot send, with a warning.
+/// Has the server make the first of what the slot would send, without moving it: the first change from before is what stops a stream. From
+/// version 18 on it leaves out what it cannot send, with a warning. A transaction that is still open is not
+/// looked at. What is looked at counts in the slot's statistics.
 async fn look(options: &ConnectOptions, slot: &str, publications: &[String]) -> Result<Look> {
     let (client, mut connection) = hand_over(Wire::open(options, Purpose::Ordinary).await?).await?;
     let is_skipped = Arc::new(AtomicBool::new(false));
@@ -80,7 +88,7 @@ async fn look(options: &ConnectOptions, slot: &str, publications: &[String]) -> 
     });
     let names: Vec<String> = publications.iter().map(|name| quote_identifier(name)).collect();
     let statement = format!(
-        "SELECT FROM pg_logical_slot_peek_binary_changes({}, NULL, NULL, 'proto_version', '1', 'publication_names', {})",
+        "SELECT FROM pg_logical_slot_peek_binary_changes({}, NULL, 1, 'proto_version', '1', 'publication_names', {})",
         quote_literal(slot),
         quote_literal(&names.join(","))
     );

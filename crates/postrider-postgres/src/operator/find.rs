@@ -279,17 +279,20 @@ impl Operator {
 
     fn unreadable(&self, key: WorkKey, Unreadable { column, word }: Unreadable<'_>) -> UnreadableRows {
         let layout = &self.layout;
-        let park = word.is_some().then(|| {
+        // It writes the row as it was seen, and no closed one.
+        let park = word.as_deref().map(|word| {
             let parts = layout.key.iter().zip(key.parts());
             let places: Vec<String> =
-                parts.map(|(column, part)| format!("{} = {}", column.name, quote_literal(part))).collect();
+                parts.map(|(column, part)| format!("t.{} = {}", column.name, quote_literal(part))).collect();
             format!(
-                "UPDATE {table} SET {state} = {parked}, {fence} = {fence} + 1 WHERE {place};",
+                "UPDATE {table} AS t SET {state} = {parked}, {fence} = t.{fence} + 1 WHERE {place} AND t.{state}::text = {word} AND {is_open};",
                 table = layout.table,
                 state = layout.stage_state.name,
                 parked = layout.word(StageState::NonResumable),
                 fence = layout.fence.name,
                 place = places.join(" AND "),
+                word = quote_literal(word),
+                is_open = layout.is_open,
             )
         });
         let column = column.name.clone();

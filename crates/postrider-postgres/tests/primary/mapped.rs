@@ -202,7 +202,12 @@ async fn a_row_whose_word_is_no_states_is_named_with_the_word_and_what_to_type()
     assert_eq!((refused.kind(), refused.detail()), (ErrorKind::Table, Some(told)));
     let (cure, statement) = refused.hint().unwrap().split_once("waits for a person: ").unwrap();
     assert!(cure.contains("work.states"), "{cure}");
-    assert_eq!(statement, r#"UPDATE "public"."jobs" SET "status" = 'FAILED', "fence" = "fence" + 1 WHERE "id" = '9';"#);
+    expect_test::expect![[r#"UPDATE "public"."jobs" AS t SET "status" = 'FAILED', "fence" = t."fence" + 1 WHERE t."id" = '9' AND t."status"::text = 'ON ICE' AND t."status"::text NOT IN ('OK', 'STOPPED', 'COMPENSATED');"#]].assert_eq(statement);
+    database.run("UPDATE jobs SET status = 'NEW' WHERE id = 9").await;
+    database.run(statement).await;
+    let moved_on = operator.row(&key).await.unwrap().unwrap().version;
+    assert_eq!((moved_on.state, moved_on.fence), (StageState::Pending, 0), "it is not what was seen");
+    database.run("UPDATE jobs SET status = 'ON ICE' WHERE id = 9").await;
     let found = operator.find(&RowFilter::default(), None, 10).await.unwrap();
     assert_eq!((found.rows.len(), found.unreadable.cure().as_str()), (1, refused.hint().unwrap()));
     let told =

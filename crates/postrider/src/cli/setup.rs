@@ -69,7 +69,7 @@ impl Setup {
         }
         if let Some(statement) = wait {
             output::data(&format!(
-                "wait  The slot is older than what was published now. Before `run` is started with this configuration, the process that reads from the slot must have come so far, which is so once this says true: {statement}"
+                "wait  The slot is older than what is published, or may be. Before `run` is started with this configuration, the process that reads from the slot must have come so far, which is so once this says true: {statement}"
             ));
         }
     }
