@@ -35,8 +35,8 @@ impl Missing {
         }
         let text = "SELECT DISTINCT n.nspname::text, c.relname::text FROM pg_publication AS p \
              JOIN pg_publication_rel AS r ON r.prpubid = p.oid JOIN pg_class AS c ON c.oid = r.prrelid \
-             JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE p.pubname::text IN ($1::text, $1::text || '_work') ORDER BY 1, 2";
-        let parameters: Parameters = vec![Box::new(objects.publication.clone())];
+             JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE p.pubname = ANY ($1::text[]) ORDER BY 1, 2";
+        let parameters: Parameters = vec![Box::new(vec![objects.publication.clone(), objects.work_publication_name()])];
         let rows = connection.query(&text.into(), &parameters).await?;
         let tables = objects.tables();
         let strangers = names_of(&rows)?.into_iter().filter(|name| !tables.contains(name)).collect();

@@ -80,7 +80,17 @@ impl SourceObjects {
 
     /// The publication of the work table, where it has one of its own.
     pub fn work_publication(&self) -> Option<String> {
-        (self.quiet && self.routing.work.is_some()).then(|| format!("{}_work", self.publication))
+        (self.quiet && self.routing.work.is_some()).then(|| self.work_publication_name())
+    }
+
+    /// What the publication of the work table is called, whether these objects have one or not.
+    pub(crate) fn work_publication_name(&self) -> String {
+        format!("{}_work", self.publication)
+    }
+
+    /// The publications that the stream is read with.
+    pub(crate) fn publications(&self) -> Vec<String> {
+        [self.publication.clone()].into_iter().chain(self.work_publication()).collect()
     }
 
     /// The published tables, quoted, outbox tables first.

@@ -140,10 +140,8 @@ pub async fn streams_work_table(options: &ConnectOptions, objects: &SourceObject
     let connection = Connection::open(options, PREAMBLE).await?;
     let text = "SELECT EXISTS (SELECT FROM pg_publication_tables \
          WHERE pubname = ANY ($1::text[]) AND schemaname = $2 AND tablename = $3)";
-    let publications: Vec<String> =
-        [objects.publication.clone()].into_iter().chain(objects.work_publication()).collect();
     let parameters: Parameters =
-        vec![Box::new(publications), Box::new(mapping.schema.clone()), Box::new(mapping.table.clone())];
+        vec![Box::new(objects.publications()), Box::new(mapping.schema.clone()), Box::new(mapping.table.clone())];
     let rows = connection.query(&text.into(), &parameters).await?;
     rows.first().map_or(Ok(false), |row| field(row, 0))
 }

@@ -48,13 +48,9 @@ pub(super) async fn check(
     let look = if slot.holder.is_some() {
         Look::Unknown
     } else {
-        look(options, &objects.slot, &publications(objects)).await?
+        look(options, &objects.slot, &objects.publications()).await?
     };
     Ok(judge(&look, &objects.slot, &suspects))
-}
-
-fn publications(objects: &SourceObjects) -> Vec<String> {
-    [objects.publication.clone()].into_iter().chain(objects.work_publication()).collect()
 }
 
 /// The publications that the slot may not know yet: a row of the catalogue that is older than what the slot keeps of it was there before.
@@ -62,7 +58,7 @@ fn publications(objects: &SourceObjects) -> Vec<String> {
 pub(crate) async fn suspects(connection: &Connection, objects: &SourceObjects) -> Result<Vec<String>> {
     let text = "SELECT p.pubname::text FROM pg_publication AS p JOIN pg_replication_slots AS s ON s.slot_name = $1 \
          WHERE p.pubname = ANY ($2::text[]) AND age(p.xmin) BETWEEN 0 AND age(s.catalog_xmin) ORDER BY 1";
-    let parameters: Parameters = vec![Box::new(objects.slot.clone()), Box::new(publications(objects))];
+    let parameters: Parameters = vec![Box::new(objects.slot.clone()), Box::new(objects.publications())];
     match connection.query(&text.into(), &parameters).await {
         Ok(rows) => rows.iter().map(|row| field(row, 0)).collect(),
         // That a function may not be called is said elsewhere.
